@@ -1,0 +1,1 @@
+//! An embedded, durable, single-node log that Kafka clients use unmodified.

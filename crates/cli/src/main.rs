@@ -1,0 +1,3 @@
+//! The `tramline` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Pure-Rust async Kafka client: producer, consumer, admin.

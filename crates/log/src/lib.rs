@@ -1,0 +1,1 @@
+//! The durable partition log behind one small storage trait.

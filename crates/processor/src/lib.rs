@@ -1,0 +1,1 @@
+//! Ordered lanes per partition over any source of records.

@@ -1,0 +1,1 @@
+//! Ordered work, in parallel, over a partitioned log.
