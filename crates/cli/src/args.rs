@@ -224,11 +224,15 @@ impl std::str::FromStr for ResetTo {
             "end" => Ok(Self::End),
             _ => {
                 if let Ok(offset) = text.parse::<i64>() {
-                    return if offset < 0 { Err("an offset is not negative".into()) } else { Ok(Self::Offset(offset)) };
+                    return if offset < 0 {
+                        Err("an offset is not negative".into())
+                    } else {
+                        Ok(Self::Offset(offset))
+                    };
                 }
-                text.parse::<jiff::Timestamp>()
-                    .map(|time| Self::Time(time.as_millisecond()))
-                    .map_err(|_| "expected start, end, an offset or a time such as 2026-01-31T12:00:00Z".into())
+                text.parse::<jiff::Timestamp>().map(|time| Self::Time(time.as_millisecond())).map_err(|_| {
+                    "expected start, end, an offset or a time such as 2026-01-31T12:00:00Z".into()
+                })
             }
         }
     }

@@ -1,0 +1,45 @@
+//! Ctrl-C and SIGTERM: the first asks for a clean stop, a second Ctrl-C ends the process with 130.
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Becomes true at the first signal, for everyone who holds a clone.
+#[derive(Debug, Clone)]
+pub struct Stop(CancellationToken);
+
+impl Stop {
+    /// Listens for the signals from now on.
+    pub fn on_signals() -> Result<Self> {
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
+        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+        let token = CancellationToken::new();
+        let stop = Self(token.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            token.cancel();
+            interrupt.recv().await;
+            eprintln!("stopped at once: work that was not finished will be done again");
+            std::process::exit(130);
+        });
+        Ok(stop)
+    }
+
+    /// The token behind it, for what takes one.
+    pub fn token(&self) -> CancellationToken {
+        self.0.clone()
+    }
+
+    /// Whether a stop was asked for.
+    pub fn is_asked(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    /// Waits until a stop is asked for. Cancel safe.
+    pub async fn asked(&self) {
+        self.0.cancelled().await;
+    }
+}
