@@ -1,0 +1,46 @@
+//! Zstandard: pure Rust by default, the C library with the feature `zstd`.
+
+use super::{DecompressError, read_limited};
+
+#[cfg(feature = "zstd")]
+pub(super) fn compress(plain: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
+    zstd::stream::copy_encode(plain, out, 3)
+}
+
+#[cfg(feature = "zstd")]
+pub(super) fn decompress(packed: &[u8], limit: usize) -> Result<Vec<u8>, DecompressError> {
+    let mut out = Vec::new();
+    let decoder = zstd::stream::read::Decoder::new(packed).map_err(DecompressError::malformed)?;
+    read_limited(decoder, limit, &mut out)?;
+    Ok(out)
+}
+
+#[cfg(not(feature = "zstd"))]
+pub(super) fn compress(plain: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
+    ruzstd::encoding::compress(plain, out, ruzstd::encoding::CompressionLevel::Fastest);
+    Ok(())
+}
+
+/// Reads every frame in turn, and passes over skippable ones, as the C library does.
+#[cfg(not(feature = "zstd"))]
+pub(super) fn decompress(packed: &[u8], limit: usize) -> Result<Vec<u8>, DecompressError> {
+    use ruzstd::decoding::StreamingDecoder;
+    use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+
+    let mut out = Vec::new();
+    let mut rest = packed;
+    while !rest.is_empty() {
+        match StreamingDecoder::new(&mut rest) {
+            Ok(decoder) => read_limited(decoder, limit, &mut out)?,
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                length, ..
+            })) => {
+                rest = rest
+                    .get(length as usize..)
+                    .ok_or_else(|| DecompressError::malformed("a skippable frame is cut short"))?;
+            }
+            Err(error) => return Err(DecompressError::malformed(error)),
+        }
+    }
+    Ok(out)
+}
