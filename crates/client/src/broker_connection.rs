@@ -1,0 +1,345 @@
+//! One connection: a task that owns its socket, writes requests in the order they were started and hands out answers.
+//!
+//! Every decision about pairing and poisoning is the machine's ([`tramline_core::client::connection`]).
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+use tokio::time::{Instant as TokioInstant, Sleep};
+use tramline_core::client::api_versions::{ApiVersions, Handshake, Step};
+use tramline_core::client::connection::{Connection, Poison};
+use tramline_core::time::Instant;
+use tramline_wire::messages::{ApiVersionsRequest, ApiVersionsResponse};
+use tramline_wire::{ErrorCode, FrameDecoder, Message, Request, Str};
+
+use crate::config::ClientConfig;
+use crate::error::CallError;
+use crate::exchange::{Answer, Exchange, Typed};
+use crate::transport::Transport;
+
+/// No more requests are taken over while this many bytes wait for the socket.
+const WRITE_BACKLOG: usize = 4 << 20;
+/// Slices given to one vectored write.
+const SLICES: usize = 64;
+/// Room made for one read.
+const READ_BYTES: usize = 64 << 10;
+
+/// A handle to a connection. The connection ends when the last handle is gone and nothing is in flight.
+#[derive(Debug, Clone)]
+pub(crate) struct BrokerConnection {
+    requests: mpsc::UnboundedSender<Box<dyn Exchange>>,
+    versions: std::sync::Arc<ApiVersions>,
+}
+
+impl BrokerConnection {
+    /// Connects to `address` and finds out what it speaks. Bounded by the connect timeout.
+    pub(crate) async fn dial(address: &str, config: &ClientConfig) -> Result<Self, CallError> {
+        let mut handshake = Handshake::new(ApiVersionsRequest::MAX_VERSION);
+        let attempt = async {
+            loop {
+                let transport = Transport::dial(address).await.map_err(|cause| unreachable(address, cause))?;
+                match shake_hands(transport, &mut handshake, address, config).await {
+                    // Some brokers close instead of refusing a version they do not know: older ones, on new sockets.
+                    Err(CallError::Lost(Poison::Closed)) if handshake.handle_closed().is_some() => {}
+                    done => return done,
+                }
+            }
+        };
+        match tokio::time::timeout(config.connect_timeout, attempt).await {
+            Ok(done) => done,
+            Err(_) => Err(unreachable(address, io::Error::from(io::ErrorKind::TimedOut))),
+        }
+    }
+
+    fn spawn(transport: Transport, versions: ApiVersions, config: &ClientConfig) -> Self {
+        let (requests, queue) = mpsc::unbounded_channel();
+        let versions = std::sync::Arc::new(versions);
+        tokio::spawn(Task::new(transport, versions.clone(), config).run(queue));
+        Self { requests, versions }
+    }
+
+    /// Queues a request; what is started first is written first. The answer resolves exactly once.
+    pub(crate) fn start<R, F>(&self, build: F, timeout: Duration, is_answered: bool) -> Answer<R::Response>
+    where
+        R: Request,
+        F: FnOnce(i16) -> R + Send + 'static,
+    {
+        let (exchange, answer) = Typed::<R, F>::new(build, timeout, is_answered);
+        if let Err(refused) = self.requests.send(Box::new(exchange)) {
+            refused.0.fail(CallError::NotSent);
+        }
+        answer
+    }
+
+    /// What the broker speaks.
+    pub(crate) fn versions(&self) -> &ApiVersions {
+        &self.versions
+    }
+
+    /// Whether the connection ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.requests.is_closed()
+    }
+
+    /// Resolves when the connection ended.
+    pub(crate) async fn closed(&self) {
+        self.requests.closed().await;
+    }
+}
+
+fn unreachable(address: &str, cause: io::Error) -> CallError {
+    CallError::Unreachable { address: address.to_owned(), cause: cause.into() }
+}
+
+/// The conversation that precedes everything else on a socket.
+async fn shake_hands(
+    mut transport: Transport,
+    handshake: &mut Handshake,
+    address: &str,
+    config: &ClientConfig,
+) -> Result<BrokerConnection, CallError> {
+    let mut correlation_id = 0;
+    loop {
+        correlation_id += 1;
+        let answer = ask_versions(&mut transport, handshake.version(), correlation_id, config).await?;
+        let advertised = answer.api_keys.iter().map(|k| (k.api_key, k.min_version, k.max_version));
+        match handshake.handle_answer(answer.error_code, advertised) {
+            Step::Done(versions) => return Ok(BrokerConnection::spawn(transport, versions, config)),
+            Step::Ask(_) => {}
+            Step::Refused(code) => {
+                let code = ErrorCode::from(code);
+                return Err(CallError::HandshakeRefused { address: address.to_owned(), code });
+            }
+        }
+    }
+}
+
+async fn ask_versions(
+    transport: &mut Transport,
+    version: i16,
+    correlation_id: i32,
+    config: &ClientConfig,
+) -> Result<ApiVersionsResponse, CallError> {
+    let request = ApiVersionsRequest {
+        client_software_name: Str::from_static("tramline"),
+        client_software_version: Str::from_static(env!("CARGO_PKG_VERSION")),
+        ..Default::default()
+    };
+    let closed = |_: io::Error| CallError::Lost(Poison::Closed);
+    let frame = tramline_wire::encode_request(correlation_id, Some(&config.client_id), version, &request)?;
+    for chunk in frame {
+        transport.write_all(&chunk).await.map_err(closed)?;
+    }
+    let mut decoder = FrameDecoder::new(config.max_frame_bytes);
+    let mut buffer = BytesMut::new();
+    loop {
+        let undecodable = CallError::Lost(Poison::Undecodable);
+        if let Some(frame) = decoder.decode(&mut buffer).map_err(|_| undecodable.clone())? {
+            let (got, answer) = decode_versions(frame, version).ok_or(undecodable)?;
+            if got != correlation_id {
+                return Err(CallError::Lost(Poison::WrongCorrelationId { expected: correlation_id, got }));
+            }
+            return Ok(answer);
+        }
+        if transport.read_buf(&mut buffer).await.map_err(closed)? == 0 {
+            return Err(CallError::Lost(Poison::Closed));
+        }
+    }
+}
+
+/// An answer that carries error 35 has the shape of version 0, whatever was asked.
+fn decode_versions(frame: Bytes, version: i16) -> Option<(i32, ApiVersionsResponse)> {
+    let error_code = frame.get(4..6).map(|code| i16::from_be_bytes([code[0], code[1]]))?;
+    let shape = if error_code == 0 { version } else { 0 };
+    tramline_wire::decode_response::<ApiVersionsRequest>(frame, shape).ok()
+}
+
+struct Waiting {
+    exchange: Box<dyn Exchange>,
+    version: i16,
+}
+
+struct Task {
+    machine: Connection<Waiting>,
+    versions: std::sync::Arc<ApiVersions>,
+    client_id: String,
+    started: TokioInstant,
+    reader: ReadHalf<Transport>,
+    writer: WriteHalf<Transport>,
+    decoder: FrameDecoder,
+    buffer: BytesMut,
+    out: VecDeque<Bytes>,
+    out_bytes: usize,
+    /// Bytes ever queued and ever written, to know when an unanswered request has left.
+    queued: u64,
+    written: u64,
+    unanswered: VecDeque<(u64, Box<dyn Exchange>)>,
+}
+
+impl Task {
+    fn new(transport: Transport, versions: std::sync::Arc<ApiVersions>, config: &ClientConfig) -> Self {
+        let (reader, writer) = tokio::io::split(transport);
+        Self {
+            machine: Connection::new(),
+            versions,
+            client_id: config.client_id.clone(),
+            started: TokioInstant::now(),
+            reader,
+            writer,
+            decoder: FrameDecoder::new(config.max_frame_bytes),
+            buffer: BytesMut::new(),
+            out: VecDeque::new(),
+            out_bytes: 0,
+            queued: 0,
+            written: 0,
+            unanswered: VecDeque::new(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_start(self.started.elapsed())
+    }
+
+    async fn run(mut self, mut requests: mpsc::UnboundedReceiver<Box<dyn Exchange>>) {
+        let mut timer = Box::pin(tokio::time::sleep(Duration::ZERO));
+        let mut handles_left = true;
+        while self.machine.poisoned().is_none() {
+            if !handles_left && self.machine.in_flight() == 0 && self.out.is_empty() {
+                self.machine.poison(Poison::Closed);
+                break;
+            }
+            let deadline = self.machine.next_timeout();
+            self.arm(timer.as_mut(), deadline);
+            tokio::select! {
+                request = requests.recv(), if handles_left && self.out_bytes < WRITE_BACKLOG => match request {
+                    Some(exchange) => {
+                        self.begin(exchange);
+                        while self.out_bytes < WRITE_BACKLOG && let Ok(more) = requests.try_recv() {
+                            self.begin(more);
+                        }
+                    }
+                    None => handles_left = false,
+                },
+                wrote = write_some(&mut self.writer, &self.out), if !self.out.is_empty() => self.handle_written(wrote),
+                read = read_some(&mut self.reader, &mut self.buffer) => self.handle_read(read),
+                () = timer.as_mut(), if deadline.is_some() => self.machine.handle_timeout(self.now()),
+            }
+        }
+        self.end(requests);
+    }
+
+    /// Re-arms the timer only when it would fire too late; one that fires early finds nothing due and costs little.
+    fn arm(&self, timer: Pin<&mut Sleep>, deadline: Option<Instant>) {
+        if let Some(deadline) = deadline {
+            let at = self.started + deadline.since_start();
+            if timer.is_elapsed() || at < timer.deadline() {
+                timer.reset(at);
+            }
+        }
+    }
+
+    fn begin(&mut self, mut exchange: Box<dyn Exchange>) {
+        let (key, ours) = exchange.api();
+        let version = match self.versions.negotiate(key as i16, ours) {
+            Ok(version) => version,
+            Err(unsupported) => return exchange.fail(CallError::Unsupported(unsupported)),
+        };
+        let frame = match exchange.encode(version, self.machine.next_correlation_id(), &self.client_id) {
+            Ok(frame) => frame,
+            Err(error) => return exchange.fail(error.into()),
+        };
+        let length: usize = frame.iter().map(Bytes::len).sum();
+        if exchange.is_answered() {
+            let deadline = self.now() + exchange.timeout();
+            if let Err(refused) = self.machine.start(deadline, Waiting { exchange, version }) {
+                return refused.exchange.fail(CallError::NotSent);
+            }
+        } else if self.machine.start_unanswered().is_some() {
+            self.unanswered.push_back((self.queued + length as u64, exchange));
+        } else {
+            return exchange.fail(CallError::NotSent);
+        }
+        self.queued += length as u64;
+        self.out_bytes += length;
+        self.out.extend(frame.into_iter().filter(|chunk| !chunk.is_empty()));
+    }
+
+    fn handle_written(&mut self, wrote: io::Result<usize>) {
+        let Ok(mut count) = wrote else { return self.machine.poison(Poison::Closed) };
+        if count == 0 {
+            return self.machine.poison(Poison::Closed);
+        }
+        self.written += count as u64;
+        self.out_bytes -= count;
+        while let Some(chunk) = self.out.front_mut() {
+            if chunk.len() > count {
+                chunk.advance(count);
+                break;
+            }
+            count -= chunk.len();
+            self.out.pop_front();
+        }
+        while let Some((end, _)) = self.unanswered.front()
+            && *end <= self.written
+            && let Some((_, exchange)) = self.unanswered.pop_front()
+        {
+            exchange.written();
+        }
+    }
+
+    fn handle_read(&mut self, read: io::Result<usize>) {
+        if !matches!(read, Ok(1..)) {
+            return self.machine.poison(Poison::Closed);
+        }
+        loop {
+            let frame = match self.decoder.decode(&mut self.buffer) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return,
+                Err(_) => return self.machine.poison(Poison::Undecodable),
+            };
+            let Some(id) = frame.first_chunk::<4>() else { return self.machine.poison(Poison::Undecodable) };
+            let Ok(waiting) = self.machine.handle_answer(i32::from_be_bytes(*id)) else { return };
+            if waiting.exchange.complete(waiting.version, frame).is_err() {
+                return self.machine.poison(Poison::Undecodable);
+            }
+        }
+    }
+
+    /// Tells everyone who still waits. What was queued behind was never written.
+    fn end(mut self, mut requests: mpsc::UnboundedReceiver<Box<dyn Exchange>>) {
+        requests.close();
+        let cause = self.machine.poisoned().cloned().unwrap_or(Poison::Closed);
+        if !matches!(cause, Poison::Closed) {
+            tracing::warn!(%cause, in_flight = self.machine.in_flight(), "a broker connection was given up");
+        }
+        while let Some(waiting) = self.machine.poll_lost() {
+            waiting.exchange.fail(CallError::Lost(cause.clone()));
+        }
+        for (_, exchange) in self.unanswered {
+            exchange.fail(CallError::Lost(cause.clone()));
+        }
+        while let Ok(exchange) = requests.try_recv() {
+            exchange.fail(CallError::NotSent);
+        }
+    }
+}
+
+async fn read_some(reader: &mut ReadHalf<Transport>, buffer: &mut BytesMut) -> io::Result<usize> {
+    buffer.reserve(READ_BYTES);
+    reader.read_buf(buffer).await
+}
+
+async fn write_some(writer: &mut WriteHalf<Transport>, out: &VecDeque<Bytes>) -> io::Result<usize> {
+    let mut slices = [IoSlice::new(&[]); SLICES];
+    let mut count = 0;
+    for (slice, chunk) in slices.iter_mut().zip(out) {
+        *slice = IoSlice::new(chunk);
+        count += 1;
+    }
+    writer.write_vectored(&slices[..count]).await
+}

@@ -1,0 +1,7 @@
+//! The client's side of one cluster: exchanges on a connection, versions, metadata, batches on their way out.
+
+pub mod accumulator;
+pub mod api_versions;
+pub mod connection;
+pub mod metadata;
+pub mod retry;
