@@ -42,7 +42,8 @@ impl BrokerConnection {
         let mut handshake = Handshake::new(ApiVersionsRequest::MAX_VERSION);
         let attempt = async {
             loop {
-                let transport = Transport::dial(address).await.map_err(|cause| unreachable(address, cause))?;
+                let transport =
+                    Transport::dial(address).await.map_err(|cause| unreachable(address, cause))?;
                 match shake_hands(transport, &mut handshake, address, config).await {
                     // Some brokers close instead of refusing a version they do not know: older ones, on new sockets.
                     Err(CallError::Lost(Poison::Closed)) if handshake.handle_closed().is_some() => {}
@@ -132,10 +133,10 @@ async fn ask_versions(
     };
     let closed = |_: io::Error| CallError::Lost(Poison::Closed);
     let frame = tramline_wire::encode_request(correlation_id, Some(&config.client_id), version, &request)?;
-    for chunk in frame {
+    for chunk in frame.into_chunks() {
         transport.write_all(&chunk).await.map_err(closed)?;
     }
-    let mut decoder = FrameDecoder::new(config.max_frame_bytes);
+    let decoder = FrameDecoder::new(config.max_frame_bytes);
     let mut buffer = BytesMut::new();
     loop {
         let undecodable = CallError::Lost(Poison::Undecodable);
@@ -245,7 +246,7 @@ impl Task {
 
     fn begin(&mut self, mut exchange: Box<dyn Exchange>) {
         let (key, ours) = exchange.api();
-        let version = match self.versions.negotiate(key as i16, ours) {
+        let version = match self.versions.negotiate(key.into(), ours) {
             Ok(version) => version,
             Err(unsupported) => return exchange.fail(CallError::Unsupported(unsupported)),
         };
@@ -253,7 +254,7 @@ impl Task {
             Ok(frame) => frame,
             Err(error) => return exchange.fail(error.into()),
         };
-        let length: usize = frame.iter().map(Bytes::len).sum();
+        let length = frame.len();
         if exchange.is_answered() {
             let deadline = self.now() + exchange.timeout();
             if let Err(refused) = self.machine.start(deadline, Waiting { exchange, version }) {
@@ -266,7 +267,7 @@ impl Task {
         }
         self.queued += length as u64;
         self.out_bytes += length;
-        self.out.extend(frame.into_iter().filter(|chunk| !chunk.is_empty()));
+        self.out.extend(frame.into_chunks());
     }
 
     fn handle_written(&mut self, wrote: io::Result<usize>) {

@@ -186,7 +186,7 @@ impl Cluster {
             allow_auto_topic_creation: create || version < 4,
             ..Default::default()
         };
-        let answer = self.call_with(Target::Any, self.inner.config.request_timeout, build).await?;
+        let answer = self.ask_any(build).await?;
         self.inner.view.send_if_modified(|view| {
             let mut fresh = ClusterView::clone(view);
             fresh.update(&answer, every_topic);
@@ -202,7 +202,11 @@ impl Cluster {
     /// One request, one attempt, within the request timeout. Nothing inside is retried.
     ///
     /// Dropping the future never loses or misassigns an answer: the exchange keeps its place on the connection.
-    pub(crate) async fn call<R: Request>(&self, target: Target, request: R) -> Result<R::Response, CallError> {
+    pub(crate) async fn call<R: Request>(
+        &self,
+        target: Target,
+        request: R,
+    ) -> Result<R::Response, CallError> {
         self.call_with(target, self.inner.config.request_timeout, move |_| request).await
     }
 
@@ -229,6 +233,15 @@ impl Cluster {
     {
         let connection = self.connection(target).await?;
         connection.start::<R, F>(build, timeout, true).await.unwrap_or(Err(CallError::Lost(Poison::Closed)))
+    }
+
+    async fn ask_any<R, F>(&self, build: F) -> Result<R::Response, CallError>
+    where
+        R: Request,
+        F: FnOnce(i16) -> R + Send + 'static,
+    {
+        let answer = self.any().await?.start::<R, F>(build, self.inner.config.request_timeout, true);
+        answer.await.unwrap_or(Err(CallError::Lost(Poison::Closed)))
     }
 
     /// A living connection to `target`, dialled when there is none.
@@ -259,7 +272,7 @@ impl Cluster {
             ..4 => FindCoordinatorRequest { key, ..Default::default() },
             _ => FindCoordinatorRequest { coordinator_keys: vec![key], ..Default::default() },
         };
-        let answer = self.call_with(Target::Any, self.inner.config.request_timeout, build).await?;
+        let answer = self.ask_any(build).await?;
         let (code, node) = match answer.coordinators.first() {
             Some(row) => (row.error_code, row.node_id),
             None => (answer.error_code, answer.node_id),
@@ -348,7 +361,10 @@ impl Cluster {
         if let Some(not_before) = link.not_before {
             tokio::time::sleep_until(not_before).await;
         }
-        if !address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
+        if !address
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        {
             return Err(CallError::BadAddress(address.to_owned()));
         }
         // A dial that is dropped half way counts as none: the next caller starts a fresh one.
@@ -370,5 +386,9 @@ impl Cluster {
 
 /// `host:port`, with the brackets an IPv6 address needs.
 fn address(host: &str, port: i32) -> String {
-    if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use tramline_core::client::api_versions::VersionRange;
-use tramline_wire::{ApiKey, DecodeError, EncodeError, Request};
+use tramline_wire::{ApiKey, DecodeError, EncodeError, Frame, Request};
 
 use crate::error::CallError;
 
@@ -19,7 +19,7 @@ pub(crate) trait Exchange: Send {
     /// Whether the broker answers at all.
     fn is_answered(&self) -> bool;
     /// The frame, length prefix included.
-    fn encode(&mut self, version: i16, correlation_id: i32, client_id: &str) -> Result<Vec<Bytes>, EncodeError>;
+    fn encode(&mut self, version: i16, correlation_id: i32, client_id: &str) -> Result<Frame, EncodeError>;
     /// The frame that answers it. An error means that the connection cannot be trusted; the caller is told.
     fn complete(self: Box<Self>, version: i16, frame: Bytes) -> Result<(), DecodeError>;
     /// The last byte went to the socket (only asked for when there is no answer).
@@ -70,7 +70,7 @@ impl<R: Request, F: FnOnce(i16) -> R + Send> Exchange for Typed<R, F> {
         self.is_answered
     }
 
-    fn encode(&mut self, version: i16, correlation_id: i32, client_id: &str) -> Result<Vec<Bytes>, EncodeError> {
+    fn encode(&mut self, version: i16, correlation_id: i32, client_id: &str) -> Result<Frame, EncodeError> {
         let request = self.build.take().map_or_else(R::default, |build| build(version));
         tramline_wire::encode_request(correlation_id, Some(client_id), version, &request)
     }
@@ -83,7 +83,9 @@ impl<R: Request, F: FnOnce(i16) -> R + Send> Exchange for Typed<R, F> {
                 Ok(())
             }
             Err(error) => {
-                self.answer.send(Err(CallError::Lost(tramline_core::client::connection::Poison::Undecodable))).ok();
+                self.answer
+                    .send(Err(CallError::Lost(tramline_core::client::connection::Poison::Undecodable)))
+                    .ok();
                 Err(error)
             }
         }

@@ -1,1 +1,15 @@
 //! Pure-Rust async Kafka client: producer, consumer, admin.
+//!
+//! Every handle (`Producer`, `Consumer`, `Admin`) is built from a [`ClientConfig`] and dials its own connections,
+//! which no public type reaches: nobody else can read an answer meant for it. All decisions are made by the machines of
+//! `tramline-core`; what is here owns sockets, clocks and tasks.
+
+mod broker_connection;
+mod cluster;
+mod config;
+mod error;
+mod exchange;
+mod transport;
+
+pub use config::ClientConfig;
+pub use error::CallError;

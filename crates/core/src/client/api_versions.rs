@@ -44,7 +44,9 @@ pub struct ApiVersions {
 impl ApiVersions {
     /// What a broker advertised: (API, oldest, newest).
     pub fn new(advertised: impl IntoIterator<Item = (i16, i16, i16)>) -> Self {
-        Self { theirs: advertised.into_iter().map(|(key, min, max)| (key, VersionRange { min, max })).collect() }
+        Self {
+            theirs: advertised.into_iter().map(|(key, min, max)| (key, VersionRange { min, max })).collect(),
+        }
     }
 
     /// The newest version of `key` that both ends speak.

@@ -102,7 +102,12 @@ impl ClusterView {
             self.nodes = answer
                 .brokers
                 .iter()
-                .map(|b| (b.node_id, Node { id: b.node_id, host: b.host.clone(), port: b.port, rack: b.rack.clone() }))
+                .map(|b| {
+                    (
+                        b.node_id,
+                        Node { id: b.node_id, host: b.host.clone(), port: b.port, rack: b.rack.clone() },
+                    )
+                })
                 .collect();
         }
         if every_topic {
@@ -331,7 +336,8 @@ mod tests {
     #[test]
     fn the_id_is_the_identity_of_a_node_and_its_address_is_refreshed() {
         let mut view = ClusterView::default();
-        let broker = |port| MetadataResponseBroker { node_id: 1, host: "h".into(), port, ..Default::default() };
+        let broker =
+            |port| MetadataResponseBroker { node_id: 1, host: "h".into(), port, ..Default::default() };
         view.update(&MetadataResponse { brokers: vec![broker(9092)], ..Default::default() }, false);
         view.update(&MetadataResponse { brokers: vec![broker(9999)], ..Default::default() }, false);
         assert_eq!(view.nodes.len(), 1);

@@ -65,7 +65,8 @@ impl Backoff {
 
     /// The next wait. `jitter` is a random number from the driver; half of `u32::MAX` means none.
     pub fn next_wait(&mut self, jitter: u32) -> Duration {
-        let doubled = self.initial.saturating_mul(1u32.checked_shl(self.attempts.min(31)).unwrap_or(u32::MAX));
+        let doubled =
+            self.initial.saturating_mul(1u32.checked_shl(self.attempts.min(31)).unwrap_or(u32::MAX));
         self.attempts = self.attempts.saturating_add(1);
         let wait = doubled.min(self.max);
         // 80 % to 120 %, in thousandths: a random u32 scaled to 0..=400.
@@ -94,8 +95,7 @@ mod tests {
     #[test]
     fn waits_double_up_to_the_maximum_and_start_again_after_success() {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
-        let waits: std::vec::Vec<u128> =
-            (0..6).map(|_| backoff.next_wait(NO_JITTER).as_millis()).collect();
+        let waits: std::vec::Vec<u128> = (0..6).map(|_| backoff.next_wait(NO_JITTER).as_millis()).collect();
         assert_eq!(waits, [100, 200, 400, 800, 1000, 1000]);
         backoff.reset();
         assert_eq!(backoff.next_wait(NO_JITTER).as_millis(), 100);
@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn jitter_stays_within_a_fifth() {
-        let wait = |jitter| Backoff::new(Duration::from_millis(1000), Duration::from_secs(9)).next_wait(jitter);
+        let wait =
+            |jitter| Backoff::new(Duration::from_millis(1000), Duration::from_secs(9)).next_wait(jitter);
         assert_eq!(wait(0), Duration::from_millis(800));
         assert_eq!(wait(u32::MAX), Duration::from_millis(1200));
     }
