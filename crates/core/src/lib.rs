@@ -18,4 +18,5 @@ extern crate alloc;
 extern crate std;
 
 pub mod client;
+pub mod group;
 pub mod time;

@@ -1,0 +1,1 @@
+//! What members tell each other through the coordinator: subscriptions and assignments, as bytes.

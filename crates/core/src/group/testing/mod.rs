@@ -1,0 +1,1 @@
+//! Both ends of a group in memory, with jumping time: for tests.
