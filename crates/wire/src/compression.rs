@@ -150,3 +150,14 @@ fn read_limited(source: impl Read, limit: usize, out: &mut Vec<u8>) -> Result<()
     source.take(room).read_to_end(out).map_err(DecompressError::malformed)?;
     if out.len() > limit { Err(DecompressError::TooLarge { limit }) } else { Ok(()) }
 }
+
+/// What follows a skippable frame at the start of `packed`, which lz4 and zstd share; `None` when there is none.
+fn after_skippable_frame(packed: &[u8]) -> Result<Option<&[u8]>, DecompressError> {
+    let Some((magic, rest)) = packed.split_first_chunk() else { return Ok(None) };
+    if u32::from_le_bytes(*magic) & 0xffff_fff0 != 0x184D_2A50 {
+        return Ok(None);
+    }
+    let cut = || DecompressError::malformed("a skippable frame is cut short");
+    let (len, rest) = rest.split_first_chunk().ok_or_else(cut)?;
+    rest.get(u32::from_le_bytes(*len) as usize..).map(Some).ok_or_else(cut)
+}

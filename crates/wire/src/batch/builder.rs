@@ -17,6 +17,8 @@ pub struct BatchBuilder {
     compression: Compression,
     /// Room for the header, then the uncompressed records.
     buffer: Vec<u8>,
+    /// What the batch before took, as the room to begin the next with.
+    expected: usize,
     count: i32,
     base_timestamp: i64,
     max_timestamp: i64,
@@ -34,6 +36,7 @@ impl BatchBuilder {
         Self {
             compression,
             buffer: Vec::new(),
+            expected: 0,
             count: 0,
             base_timestamp: -1,
             max_timestamp: -1,
@@ -89,6 +92,7 @@ impl BatchBuilder {
             return Err(BatchError::Full { record_bytes: grown, batch_bytes: before });
         }
         if self.count == 0 {
+            self.buffer.reserve(self.expected.max(HEADER_LEN + grown));
             self.buffer.resize(HEADER_LEN, 0);
             self.base_timestamp = timestamp;
             self.max_timestamp = timestamp;
@@ -192,18 +196,18 @@ impl BatchBuilder {
         self
     }
 
-    /// Compresses, fills in the header and its CRC, and leaves the builder empty, without producer and flags. No
-    /// record gives no bytes: there is no batch of none.
+    /// Compresses, fills in the header and its CRC, and leaves the builder empty, without producer and flags, ready
+    /// for the next batch. No record gives no bytes: there is no batch of none.
     ///
     /// The codec is used even where it makes a small batch larger, as other clients do.
     #[must_use]
     pub fn build(&mut self) -> Bytes {
-        let capacity = self.buffer.capacity();
         let mut done = std::mem::replace(self, Self::new(self.compression));
         if done.count == 0 {
             self.buffer = done.buffer;
             return Bytes::new();
         }
+        self.expected = done.buffer.len();
         let (codec, mut batch) = done.compressed();
         let header = BatchHeader {
             base_offset: 0,
@@ -226,12 +230,9 @@ impl BatchBuilder {
         }
         let crc = crc32c(&batch[CRC_FROM..]);
         batch[CRC_AT..CRC_FROM].copy_from_slice(&crc.to_be_bytes());
-        if codec == Compression::None {
-            self.buffer = Vec::with_capacity(capacity);
-        } else {
-            done.buffer.clear();
-            self.buffer = done.buffer;
-        }
+        // Uncompressed, the memory went out with the batch and this is an empty one.
+        done.buffer.clear();
+        self.buffer = done.buffer;
         Bytes::from(batch)
     }
 

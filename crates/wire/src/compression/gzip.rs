@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
 use super::{DecompressError, read_limited};

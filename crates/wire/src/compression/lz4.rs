@@ -13,8 +13,20 @@ pub(super) fn compress(plain: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     encoder.finish().map(|_| ()).map_err(io::Error::other)
 }
 
+/// Reads every frame in turn, and passes over skippable ones, as the C library does.
 pub(super) fn decompress(packed: &[u8], limit: usize) -> Result<Vec<u8>, DecompressError> {
     let mut out = Vec::new();
-    read_limited(FrameDecoder::new(packed), limit, &mut out)?;
+    let mut rest = packed;
+    while !rest.is_empty() {
+        if let Some(after) = super::after_skippable_frame(rest)? {
+            rest = after;
+            continue;
+        }
+        let before = rest.len();
+        read_limited(FrameDecoder::new(&mut rest), limit, &mut out)?;
+        if rest.len() == before {
+            return Err(DecompressError::malformed("no lz4 frame"));
+        }
+    }
     Ok(out)
 }

@@ -24,23 +24,17 @@ pub(super) fn compress(plain: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
 /// Reads every frame in turn, and passes over skippable ones, as the C library does.
 #[cfg(not(feature = "zstd"))]
 pub(super) fn decompress(packed: &[u8], limit: usize) -> Result<Vec<u8>, DecompressError> {
-    use ruzstd::decoding::StreamingDecoder;
-    use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
-
     let mut out = Vec::new();
     let mut rest = packed;
     while !rest.is_empty() {
-        match StreamingDecoder::new(&mut rest) {
-            Ok(decoder) => read_limited(decoder, limit, &mut out)?,
-            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
-                length, ..
-            })) => {
-                rest = rest
-                    .get(length as usize..)
-                    .ok_or_else(|| DecompressError::malformed("a skippable frame is cut short"))?;
-            }
-            Err(error) => return Err(DecompressError::malformed(error)),
+        if let Some(after) = super::after_skippable_frame(rest)? {
+            rest = after;
+            continue;
         }
+        // A fresh decoder takes no memory for the window a frame states; a reused one would.
+        let decoder =
+            ruzstd::decoding::StreamingDecoder::new(&mut rest).map_err(DecompressError::malformed)?;
+        read_limited(decoder, limit, &mut out)?;
     }
     Ok(out)
 }

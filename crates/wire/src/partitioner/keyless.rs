@@ -13,6 +13,12 @@ impl RoundRobin {
         Self::default()
     }
 
+    /// Starts at partition `first` modulo the count: producers that start together then do not all begin with the same.
+    #[must_use]
+    pub fn starting_at(first: u32) -> Self {
+        Self { next: first }
+    }
+
     /// The next partition of `count`. `None` when `count` is not positive.
     pub fn next_partition(&mut self, count: i32) -> Option<i32> {
         let unsigned = u32::try_from(count).ok().filter(|&count| count > 0)?;
