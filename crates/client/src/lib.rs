@@ -7,9 +7,11 @@
 mod broker_connection;
 mod cluster;
 mod config;
+mod consumer;
 mod error;
 mod exchange;
 mod transport;
 
 pub use config::ClientConfig;
+pub use consumer::*;
 pub use error::CallError;

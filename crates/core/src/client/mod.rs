@@ -3,5 +3,6 @@
 pub mod accumulator;
 pub mod api_versions;
 pub mod connection;
+pub mod fetcher;
 pub mod metadata;
 pub mod retry;

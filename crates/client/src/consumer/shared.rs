@@ -1,0 +1,385 @@
+//! What the handle, its futures and its tasks share: one lock over the machines, and who to wake.
+//!
+//! The lock is never held across an await, and nothing is taken out of a machine unless the same call returns it: that is
+//! why every future of the consumer can be dropped.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tramline_core::client::fetcher::{FetchError, Fetched, Fetcher, Position, Start};
+use tramline_core::time::Instant;
+use tramline_wire::{Record, TopicPartition};
+
+use super::builder::Settings;
+use super::error::{ConsumeError, SeekError};
+use super::events::{Event, Revocation};
+use super::membership::Membership;
+use super::offsets::Commits;
+use super::types::StartOffset;
+
+/// The machines and the queues around them.
+#[derive(Debug)]
+pub(super) struct State {
+    pub fetcher: Fetcher,
+    pub membership: Option<Membership>,
+    pub commits: Commits,
+    events: EventQueue,
+    readers: Vec<Waker>,
+    waiting: usize,
+    last_poll: Instant,
+    /// The group refused us for good.
+    pub failed: Option<ConsumeError>,
+    pub life: Life,
+    ended: Vec<oneshot::Sender<()>>,
+}
+
+/// How far the end of the consumer has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Life {
+    Running,
+    /// `close` was called: nothing is handed out, ownership is being given up.
+    Closing,
+    /// Everything is given up; the tasks end.
+    Ended,
+}
+
+/// An event before it is delivered: a token is made when it is.
+#[derive(Debug)]
+pub(super) enum Pending {
+    Assigned { generation: i32, partitions: Vec<TopicPartition> },
+    Revoked { id: u64, generation: i32, partitions: Vec<TopicPartition>, deadline: Instant },
+    Lost { generation: i32, partitions: Vec<TopicPartition> },
+    Reset { topic_partition: TopicPartition, from: Option<i64>, to: i64 },
+}
+
+#[derive(Debug, Default)]
+struct EventQueue {
+    queue: VecDeque<Pending>,
+    handles: usize,
+    wakers: Vec<Waker>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    pub settings: Settings,
+    started: tokio::time::Instant,
+    /// The fetching task looks again.
+    pub fetching: Notify,
+    /// The membership task looks again.
+    pub grouping: Notify,
+    /// The task for commits and committed offsets looks again.
+    pub offsets: Notify,
+}
+
+impl Shared {
+    pub(super) fn new(settings: Settings, fetcher: Fetcher, membership: Option<Membership>) -> Arc<Self> {
+        let commits = Commits::new(&settings);
+        Arc::new(Self {
+            state: Mutex::new(State {
+                fetcher,
+                membership,
+                commits,
+                events: EventQueue::default(),
+                readers: Vec::new(),
+                waiting: 0,
+                last_poll: Instant::ZERO,
+                failed: None,
+                life: Life::Running,
+                ended: Vec::new(),
+            }),
+            settings,
+            started: tokio::time::Instant::now(),
+            fetching: Notify::new(),
+            grouping: Notify::new(),
+            offsets: Notify::new(),
+        })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The machines' clock.
+    pub(super) fn now(&self) -> Instant {
+        Instant::from_start(self.started.elapsed())
+    }
+
+    /// An instant of the machines' clock on tokio's.
+    pub(super) fn tokio_instant(&self, at: Instant) -> tokio::time::Instant {
+        self.started + at.since_start()
+    }
+
+    /// Wakes every task: something changed that all of them act on.
+    pub(super) fn wake_tasks(&self) {
+        self.fetching.notify_one();
+        self.grouping.notify_one();
+        self.offsets.notify_one();
+    }
+
+    // Reading.
+
+    pub(super) fn waiting(&self) -> Waiting<'_> {
+        let mut state = self.lock();
+        state.waiting += 1;
+        Waiting { shared: self }
+    }
+
+    pub(super) fn poll_batch(&self, cx: &mut Context<'_>) -> Poll<Result<Fetched, ConsumeError>> {
+        self.poll_taken(cx, Fetcher::take_batch)
+    }
+
+    pub(super) fn poll_record(&self, cx: &mut Context<'_>) -> Poll<Result<Record, ConsumeError>> {
+        self.poll_taken(cx, Fetcher::take_record)
+    }
+
+    fn poll_taken<T>(
+        &self,
+        cx: &mut Context<'_>,
+        take: impl FnOnce(&mut Fetcher) -> Option<Result<T, FetchError>>,
+    ) -> Poll<Result<T, ConsumeError>> {
+        let now = self.now();
+        let mut state = self.lock();
+        if state.life > Life::Running {
+            return Poll::Ready(Err(ConsumeError::Closed));
+        }
+        state.last_poll = now;
+        if state.membership.as_mut().is_some_and(|membership| membership.poll_resumed(now)) {
+            self.grouping.notify_one();
+        }
+        let taken = take(&mut state.fetcher);
+        // What was taken made room, or there was nothing: either way the task may have something to ask.
+        self.fetching.notify_one();
+        if let Some(taken) = taken {
+            return Poll::Ready(taken.map_err(ConsumeError::from));
+        }
+        if let Some(error) = &state.failed {
+            return Poll::Ready(Err(error.clone()));
+        }
+        register(&mut state.readers, cx);
+        Poll::Pending
+    }
+
+    pub(super) fn position(&self, topic_partition: &TopicPartition) -> Option<i64> {
+        self.lock().fetcher.position(topic_partition).map(|position| position.offset)
+    }
+
+    pub(super) fn seek(&self, topic_partition: &TopicPartition, to: StartOffset) -> Result<(), SeekError> {
+        let start = match (to, to.spec()) {
+            (StartOffset::At(offset), _) if offset < 0 => return Err(SeekError::Negative { offset }),
+            (StartOffset::At(offset), _) => Start::Offset(Position::at(offset)),
+            (_, Some(spec)) => Start::Lookup(spec),
+            (_, None) => Start::Awaiting,
+        };
+        if !self.lock().fetcher.seek(topic_partition, start) {
+            return Err(SeekError::NotAssigned(topic_partition.clone()));
+        }
+        self.fetching.notify_one();
+        self.offsets.notify_one();
+        Ok(())
+    }
+
+    pub(super) fn pause(&self, partitions: &mut dyn Iterator<Item = &TopicPartition>) {
+        let mut state = self.lock();
+        for topic_partition in partitions {
+            state.fetcher.pause(topic_partition);
+        }
+    }
+
+    pub(super) fn resume(&self, partitions: &mut dyn Iterator<Item = &TopicPartition>) {
+        let mut state = self.lock();
+        for topic_partition in partitions {
+            state.fetcher.resume(topic_partition);
+        }
+        state.wake_readers();
+        self.fetching.notify_one();
+        self.offsets.notify_one();
+    }
+
+    pub(super) fn paused(&self) -> Vec<TopicPartition> {
+        self.lock().fetcher.paused().cloned().collect()
+    }
+
+    pub(super) fn assignment(&self) -> Vec<TopicPartition> {
+        self.lock().fetcher.assignment().map(|(topic_partition, _)| topic_partition.clone()).collect()
+    }
+
+    pub(super) fn lag(&self, topic_partition: &TopicPartition) -> Option<i64> {
+        let state = self.lock();
+        let end = state.fetcher.high_watermark(topic_partition)?;
+        let position = state.fetcher.position(topic_partition)?;
+        Some((end - position.offset).max(0))
+    }
+
+    pub(super) fn buffered_bytes(&self) -> usize {
+        self.lock().fetcher.buffered_bytes()
+    }
+
+    // Events.
+
+    pub(super) fn events_taken(&self) {
+        let mut state = self.lock();
+        state.events.handles += 1;
+        if state.events.handles > 1 {
+            return;
+        }
+        // The first handle learns what happened before it existed.
+        let mut assigned: BTreeMap<i32, Vec<TopicPartition>> = BTreeMap::new();
+        for (topic_partition, generation) in state.fetcher.assignment() {
+            assigned.entry(generation).or_default().push(topic_partition.clone());
+        }
+        let known =
+            assigned.into_iter().map(|(generation, partitions)| Pending::Assigned { generation, partitions });
+        state.events.queue.extend(known);
+    }
+
+    pub(super) fn events_dropped(&self) {
+        let now = self.now();
+        let mut state = self.lock();
+        state.events.handles -= 1;
+        if state.events.handles > 0 {
+            return;
+        }
+        let undelivered = std::mem::take(&mut state.events.queue);
+        for pending in undelivered {
+            if let Pending::Revoked { id, .. } = pending {
+                state.release(id, now);
+            }
+        }
+        self.grouping.notify_one();
+    }
+
+    pub(super) fn poll_event(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let mut state = self.lock();
+        if let Some(pending) = state.events.queue.pop_front() {
+            drop(state);
+            return Poll::Ready(Some(self.deliver(pending)));
+        }
+        if state.life == Life::Ended {
+            return Poll::Ready(None);
+        }
+        register(&mut state.events.wakers, cx);
+        Poll::Pending
+    }
+
+    pub(super) fn take_event(self: &Arc<Self>) -> Option<Event> {
+        let pending = self.lock().events.queue.pop_front()?;
+        Some(self.deliver(pending))
+    }
+
+    fn deliver(self: &Arc<Self>, pending: Pending) -> Event {
+        match pending {
+            Pending::Assigned { generation, partitions } => Event::Assigned { generation, partitions },
+            Pending::Lost { generation, partitions } => Event::Lost { generation, partitions },
+            Pending::Reset { topic_partition, from, to } => {
+                Event::PositionReset { topic_partition, from, to }
+            }
+            Pending::Revoked { id, generation, partitions, deadline } => Event::Revoked(Revocation {
+                shared: Arc::clone(self),
+                id,
+                generation,
+                partitions,
+                deadline: self.tokio_instant(deadline),
+            }),
+        }
+    }
+
+    pub(super) fn release(&self, id: u64) {
+        let now = self.now();
+        self.lock().release(id, now);
+        self.grouping.notify_one();
+    }
+
+    // The end.
+
+    pub(super) async fn close(&self) {
+        let (ended, wait) = oneshot::channel();
+        {
+            let mut state = self.lock();
+            if state.life == Life::Ended {
+                return;
+            }
+            state.life = Life::Closing;
+            state.ended.push(ended);
+            state.wake_readers();
+        }
+        self.wake_tasks();
+        // An error means the tasks are gone with their runtime: nothing is left to wait for.
+        wait.await.ok();
+    }
+
+    pub(super) fn ended(&self) {
+        let mut state = self.lock();
+        state.life = Life::Ended;
+        state.wake_readers();
+        for waker in std::mem::take(&mut state.events.wakers) {
+            waker.wake();
+        }
+        for ended in std::mem::take(&mut state.ended) {
+            ended.send(()).ok();
+        }
+        drop(state);
+        self.wake_tasks();
+    }
+}
+
+impl State {
+    pub(super) fn wake_readers(&mut self) {
+        for waker in std::mem::take(&mut self.readers) {
+            waker.wake();
+        }
+    }
+
+    /// Whether the program has asked for records lately enough.
+    pub(super) fn poll_expires_at(&self, interval: Duration) -> Option<Instant> {
+        (self.waiting == 0).then(|| self.last_poll + interval)
+    }
+
+    pub(super) fn has_event_handle(&self) -> bool {
+        self.events.handles > 0
+    }
+
+    /// Queues an event when somebody listens.
+    pub(super) fn publish(&mut self, pending: Pending) {
+        if self.events.handles == 0 {
+            return;
+        }
+        self.events.queue.push_back(pending);
+        for waker in std::mem::take(&mut self.events.wakers) {
+            waker.wake();
+        }
+    }
+
+    /// Gives up the partitions of a held revocation.
+    pub(super) fn release(&mut self, id: u64, now: Instant) {
+        let Some(membership) = &mut self.membership else { return };
+        for topic_partition in membership.release(id, now) {
+            self.fetcher.unassign(&topic_partition);
+        }
+    }
+}
+
+fn register(wakers: &mut Vec<Waker>, cx: &Context<'_>) {
+    if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+        wakers.push(cx.waker().clone());
+    }
+}
+
+/// A future that waits for records: while it lives, the program counts as polling.
+#[derive(Debug)]
+pub(super) struct Waiting<'a> {
+    shared: &'a Shared,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let now = self.shared.now();
+        let mut state = self.shared.lock();
+        state.waiting -= 1;
+        state.last_poll = now;
+    }
+}

@@ -1,0 +1,306 @@
+//! What comes back: batches into the buffer, errors into actions.
+
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use tramline_wire::batch::batches;
+use tramline_wire::messages::fetch_response::{FetchResponse, PartitionData};
+use tramline_wire::messages::list_offsets_response::{ListOffsetsPartitionResponse, ListOffsetsResponse};
+use tramline_wire::{ErrorCode, TopicPartition};
+
+use super::partition::{Partition, Phase, Tail};
+use super::plan::{Asked, FetchTicket, LookupTicket};
+use super::types::{FetchError, FetcherConfig, OffsetReset, OffsetSpec, Position};
+use super::{Fetcher, FetcherEvent};
+use crate::client::metadata::{ClusterView, Leader};
+use crate::time::Instant;
+
+/// What an error code of a partition asks for.
+enum Action {
+    /// Ask again after a pause.
+    Retry,
+    /// Learn who the leader is, and ask again after a pause.
+    Refresh,
+    /// Tell the caller.
+    Report,
+    /// The offset is not in the log.
+    OutOfRange,
+}
+
+fn action(code: ErrorCode) -> Action {
+    match code {
+        ErrorCode::OffsetOutOfRange => Action::OutOfRange,
+        ErrorCode::UnknownLeaderEpoch | ErrorCode::OffsetNotAvailable | ErrorCode::RequestTimedOut => {
+            Action::Retry
+        }
+        ErrorCode::CorruptMessage
+        | ErrorCode::TopicAuthorizationFailed
+        | ErrorCode::ClusterAuthorizationFailed
+        | ErrorCode::InvalidTopicException
+        | ErrorCode::UnsupportedVersion
+        | ErrorCode::UnsupportedForMessageFormat
+        | ErrorCode::UnsupportedCompressionType => Action::Report,
+        // Leadership and storage errors, and everything unknown: somebody else may serve it, or the same one later.
+        _ => Action::Refresh,
+    }
+}
+
+impl Fetcher {
+    /// Takes the answer to a fetch; `None` when there is none (no connection, a timeout, a broken frame).
+    pub fn handle_fetch(&mut self, ticket: FetchTicket, response: Option<FetchResponse>, now: Instant) {
+        self.in_flight.remove(&ticket.node);
+        let response = response.filter(|response| response.error_code == 0);
+        let Some(response) = response else {
+            for asked in &ticket.asked {
+                self.failed(&asked.topic_partition, asked.epoch, now);
+            }
+            return;
+        };
+        for topic in response.responses {
+            for data in topic.partitions {
+                let found = ticket.asked.iter().find(|asked| {
+                    asked.topic_partition.partition == data.partition_index
+                        && if topic.topic.is_empty() {
+                            asked.topic_id == topic.topic_id
+                        } else {
+                            asked.topic_partition.topic == topic.topic
+                        }
+                });
+                if let Some(asked) = found {
+                    self.answered(asked, data, now);
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, asked: &Asked, data: PartitionData, now: Instant) {
+        let epoch = self.fresh_epoch();
+        let served = self.count();
+        let Some(partition) = self.partitions.get_mut(&asked.topic_partition) else { return };
+        if partition.epoch != asked.epoch || partition.fetch_offset != asked.offset {
+            return;
+        }
+        match ErrorCode::from(data.error_code) {
+            ErrorCode::None => {
+                partition.retry_at = None;
+                partition.attempts = 0;
+                partition.high_watermark = Some(data.high_watermark);
+                let records = data.records.unwrap_or_default();
+                if !records.is_empty() {
+                    partition.served = served;
+                    store(partition, asked, records, &self.config);
+                }
+            }
+            code => match action(code) {
+                Action::Retry => partition.back_off(now, &self.config),
+                Action::Refresh => {
+                    partition.leader_stale = true;
+                    partition.back_off(now, &self.config);
+                }
+                Action::Report => {
+                    let topic_partition = asked.topic_partition.clone();
+                    partition.tail = Some(Tail::Error(FetchError::Refused { topic_partition, code }));
+                }
+                Action::OutOfRange => {
+                    partition.tail = Some(Tail::OutOfRange);
+                    partition.settle(self.config.offset_reset, epoch);
+                }
+            },
+        }
+    }
+
+    fn failed(&mut self, topic_partition: &TopicPartition, epoch: u64, now: Instant) {
+        let Some(partition) = self.partitions.get_mut(topic_partition).filter(|p| p.epoch == epoch) else {
+            return;
+        };
+        if let Phase::Lookup { in_flight, .. } = &mut partition.phase {
+            *in_flight = false;
+        }
+        partition.leader_stale = true;
+        partition.back_off(now, &self.config);
+    }
+
+    /// Takes the answer to a lookup; `None` when there is none.
+    pub fn handle_list_offsets(
+        &mut self,
+        ticket: LookupTicket,
+        response: Option<ListOffsetsResponse>,
+        now: Instant,
+    ) {
+        let mut answers: Vec<(TopicPartition, ListOffsetsPartitionResponse)> = Vec::new();
+        for topic in response.into_iter().flat_map(|response| response.topics) {
+            for answer in topic.partitions {
+                answers.push((
+                    TopicPartition { topic: topic.name.clone(), partition: answer.partition_index },
+                    answer,
+                ));
+            }
+        }
+        for (topic_partition, epoch) in ticket.asked {
+            match answers.iter().find(|(tp, _)| *tp == topic_partition) {
+                Some((_, answer)) => self.looked_up(&topic_partition, epoch, answer, now),
+                None => self.failed(&topic_partition, epoch, now),
+            }
+        }
+    }
+
+    fn looked_up(
+        &mut self,
+        topic_partition: &TopicPartition,
+        epoch: u64,
+        answer: &ListOffsetsPartitionResponse,
+        now: Instant,
+    ) {
+        let Some(partition) = self.partitions.get_mut(topic_partition).filter(|p| p.epoch == epoch) else {
+            return;
+        };
+        let Phase::Lookup { spec, reset, in_flight } = &mut partition.phase else { return };
+        *in_flight = false;
+        let code = ErrorCode::from(answer.error_code);
+        if code != ErrorCode::None {
+            match action(code) {
+                Action::Report => {
+                    let topic_partition = topic_partition.clone();
+                    partition.stand_at(Position::at(-1));
+                    partition.tail = Some(Tail::Error(FetchError::Refused { topic_partition, code }));
+                }
+                Action::Retry => partition.back_off(now, &self.config),
+                Action::Refresh | Action::OutOfRange => {
+                    partition.leader_stale = true;
+                    partition.back_off(now, &self.config);
+                }
+            }
+            return;
+        }
+        if answer.offset < 0 {
+            // No record is that late: then the end is the place. An end that has no offset is asked for again.
+            if matches!(spec, OffsetSpec::Timestamp(_)) {
+                *spec = OffsetSpec::Latest;
+            } else {
+                partition.back_off(now, &self.config);
+            }
+            return;
+        }
+        if let Some(from) = *reset {
+            let topic_partition = topic_partition.clone();
+            self.events.push_back(FetcherEvent::Reset { topic_partition, from, to: answer.offset });
+        }
+        let leader_epoch = (answer.leader_epoch >= 0).then_some(answer.leader_epoch);
+        partition.retry_at = None;
+        partition.attempts = 0;
+        partition.stand_at(Position { offset: answer.offset, leader_epoch });
+    }
+
+    /// Takes what metadata says, asked for or not; `None` when it was asked for and did not answer. Partitions without a
+    /// leader in it are asked about again.
+    pub fn handle_metadata(&mut self, view: Option<&ClusterView>, now: Instant) {
+        self.metadata_in_flight = false;
+        let reset = self.config.offset_reset;
+        let mut epoch = self.epochs;
+        for partition in self.partitions.values_mut() {
+            let Some(topic) = view.and_then(|view| view.topics.get(&partition.topic_partition.topic)) else {
+                continue;
+            };
+            epoch += 1;
+            let old_id = partition.topic_id;
+            if !topic.id.is_zero() {
+                partition.topic_id = topic.id;
+                if !old_id.is_zero() && old_id != topic.id {
+                    recreated(partition, reset, epoch);
+                }
+            }
+            let row = topic.partition(partition.topic_partition.partition).filter(|row| row.error_code == 0);
+            let Some(row) = row else { continue };
+            let Some(node) = row.leader else { continue };
+            partition.leader = Some(Leader { node, epoch: row.leader_epoch });
+            partition.leader_stale = false;
+        }
+        self.epochs = epoch;
+        let wanting = self.partitions.values().any(|p| p.leader_stale && !p.withheld);
+        if wanting {
+            let factor = 1u32 << self.metadata_attempts.min(10);
+            let pause = self.config.retry_backoff.saturating_mul(factor).min(self.config.retry_backoff_max);
+            self.metadata_attempts = self.metadata_attempts.saturating_add(1);
+            self.metadata_retry_at = Some(now + pause);
+        } else {
+            self.metadata_attempts = 0;
+            self.metadata_retry_at = None;
+        }
+    }
+}
+
+/// The topic is another one under the old name: no offset of the old one means anything.
+fn recreated(partition: &mut Partition, reset: OffsetReset, epoch: u64) {
+    if !matches!(partition.phase, Phase::Fetching) {
+        return;
+    }
+    let offset = partition.position.offset;
+    partition.discard(epoch);
+    partition.leader = None;
+    match reset {
+        OffsetReset::None => {
+            let topic_partition = partition.topic_partition.clone();
+            partition.tail = Some(Tail::Error(FetchError::TopicRecreated { topic_partition, offset }));
+        }
+        OffsetReset::Earliest | OffsetReset::Latest => {
+            partition.tail = Some(Tail::OutOfRange);
+            partition.settle(reset, epoch);
+        }
+    }
+}
+
+/// Puts the batches of an answer into the buffer and decides what its end means.
+fn store(partition: &mut Partition, asked: &Asked, records: Bytes, config: &FetcherConfig) {
+    let topic_partition = || asked.topic_partition.clone();
+    let before = partition.fetch_offset;
+    let mut walk = batches(records);
+    for batch in walk.by_ref() {
+        let (header, bytes) = match batch {
+            Ok(batch) => batch,
+            Err(source) => {
+                let offset = partition.fetch_offset;
+                partition.tail = Some(Tail::Error(FetchError::Corrupt {
+                    topic_partition: topic_partition(),
+                    offset,
+                    source,
+                }));
+                return;
+            }
+        };
+        if header.last_offset() < partition.fetch_offset {
+            continue;
+        }
+        if bytes.len() > config.max_bytes {
+            exceeds(partition, bytes.len(), config);
+            return;
+        }
+        partition.push(header, bytes);
+    }
+    if partition.fetch_offset > before {
+        partition.ask_bytes = config.partition_max_bytes.min(config.max_bytes);
+        return;
+    }
+    let rest = walk.remainder();
+    match rest.needed_bytes {
+        // Not even one whole batch: ask for it whole, or say that it is larger than this reader takes.
+        Some(needed) if needed > config.max_bytes => exceeds(partition, needed, config),
+        Some(needed) if needed > asked.bytes => partition.ask_bytes = needed,
+        None if rest.bytes > 0 && asked.bytes < config.max_bytes => {
+            partition.ask_bytes = asked.bytes.saturating_mul(2).min(config.max_bytes);
+        }
+        _ => {
+            let what = "records, but none at or after the offset asked for";
+            let (topic_partition, offset) = (topic_partition(), before);
+            partition.tail = Some(Tail::Error(FetchError::BrokenPeer { topic_partition, offset, what }));
+        }
+    }
+}
+
+fn exceeds(partition: &mut Partition, needed_bytes: usize, config: &FetcherConfig) {
+    partition.tail = Some(Tail::Error(FetchError::RecordExceedsMaxBytes {
+        topic_partition: partition.topic_partition.clone(),
+        offset: partition.fetch_offset,
+        needed_bytes,
+        max_bytes: config.max_bytes,
+    }));
+}

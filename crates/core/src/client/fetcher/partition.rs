@@ -1,0 +1,248 @@
+//! One assigned partition: where it stands, what is buffered, whether it may be asked for.
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use bytes::Bytes;
+use tramline_wire::batch::{BatchHeader, RecordBatch};
+use tramline_wire::{Record, TopicPartition, Uuid};
+
+use super::types::{FetchError, FetcherConfig, OffsetReset, OffsetSpec, Position};
+use crate::client::metadata::Leader;
+use crate::time::Instant;
+
+/// What a partition is waiting for.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// Somebody is finding out where to start.
+    Awaiting,
+    /// The leader is to be asked where `spec` is. `reset` holds the position that was lost, when this is a reset.
+    Lookup { spec: OffsetSpec, reset: Option<Option<i64>>, in_flight: bool },
+    /// There is a position.
+    Fetching,
+    /// It stands still; the error has been handed out.
+    Stopped(FetchError),
+}
+
+/// What follows the last buffered batch.
+#[derive(Debug)]
+pub(super) enum Tail {
+    /// The next offset is not in the log.
+    OutOfRange,
+    /// Reading on is impossible.
+    Error(FetchError),
+}
+
+/// One assigned partition.
+#[derive(Debug)]
+pub(super) struct Partition {
+    pub topic_partition: TopicPartition,
+    pub generation: i32,
+    /// Changes with every assignment, seek and drop of buffered data: an answer to a request sent before is stale.
+    pub epoch: u64,
+    pub phase: Phase,
+    /// The next offset to hand out.
+    pub position: Position,
+    /// The next offset to ask for: after everything that is buffered.
+    pub fetch_offset: i64,
+    pub paused: bool,
+    /// Its revocation was announced: ours still, but nothing is handed out.
+    pub withheld: bool,
+    pub leader: Option<Leader>,
+    pub leader_stale: bool,
+    pub topic_id: Uuid,
+    pub high_watermark: Option<i64>,
+    /// What to ask for; above the configured size while a batch that did not fit is asked for again.
+    pub ask_bytes: usize,
+    pub retry_at: Option<Instant>,
+    pub attempts: u32,
+    /// When it last got data, as a count of answers: the longest without comes first.
+    pub served: u64,
+    pub batches: VecDeque<(BatchHeader, Bytes)>,
+    pub open: Option<OpenBatch>,
+    pub tail: Option<Tail>,
+    pub buffered: usize,
+}
+
+/// The batch being handed out record by record.
+#[derive(Debug)]
+pub(super) struct OpenBatch {
+    batch: RecordBatch,
+    next: usize,
+    bytes: usize,
+}
+
+impl Partition {
+    pub(super) fn new(
+        topic_partition: TopicPartition,
+        generation: i32,
+        epoch: u64,
+        config: &FetcherConfig,
+    ) -> Self {
+        Self {
+            topic_partition,
+            generation,
+            epoch,
+            phase: Phase::Awaiting,
+            position: Position::at(-1),
+            fetch_offset: -1,
+            paused: false,
+            withheld: false,
+            leader: None,
+            leader_stale: true,
+            topic_id: Uuid::ZERO,
+            high_watermark: None,
+            ask_bytes: config.partition_max_bytes.min(config.max_bytes),
+            retry_at: None,
+            attempts: 0,
+            served: 0,
+            batches: VecDeque::new(),
+            open: None,
+            tail: None,
+            buffered: 0,
+        }
+    }
+
+    /// Whether a record, or an error, could be handed out now.
+    pub(super) fn is_ready(&self) -> bool {
+        self.may_hand_out()
+            && matches!(self.phase, Phase::Fetching)
+            && (self.open.is_some() || !self.batches.is_empty() || matches!(self.tail, Some(Tail::Error(_))))
+    }
+
+    pub(super) fn may_hand_out(&self) -> bool {
+        !self.paused && !self.withheld
+    }
+
+    pub(super) fn is_waiting(&self, now: Instant) -> bool {
+        self.retry_at.is_some_and(|at| at > now)
+    }
+
+    /// The leader, when it is known and not known to be wrong.
+    pub(super) fn usable_leader(&self) -> Option<Leader> {
+        if self.leader_stale { None } else { self.leader }
+    }
+
+    pub(super) fn position(&self) -> Option<Position> {
+        match self.phase {
+            Phase::Fetching => Some(self.position),
+            Phase::Stopped(_) => (self.position.offset >= 0).then_some(self.position),
+            Phase::Awaiting | Phase::Lookup { .. } => None,
+        }
+    }
+
+    /// Forgets what is buffered; what is under way becomes stale under `epoch`.
+    pub(super) fn discard(&mut self, epoch: u64) {
+        self.epoch = epoch;
+        self.batches.clear();
+        self.open = None;
+        self.tail = None;
+        self.buffered = 0;
+        self.fetch_offset = self.position.offset;
+        self.retry_at = None;
+        self.attempts = 0;
+    }
+
+    pub(super) fn stand_at(&mut self, position: Position) {
+        self.position = position;
+        self.fetch_offset = position.offset;
+        self.phase = Phase::Fetching;
+    }
+
+    pub(super) fn back_off(&mut self, now: Instant, config: &FetcherConfig) {
+        let factor = 1u32.checked_shl(self.attempts.min(16)).unwrap_or(u32::MAX);
+        let pause: Duration = config.retry_backoff.saturating_mul(factor).min(config.retry_backoff_max);
+        self.attempts = self.attempts.saturating_add(1);
+        self.retry_at = Some(now + pause);
+    }
+
+    pub(super) fn push(&mut self, header: BatchHeader, bytes: Bytes) {
+        self.buffered += bytes.len();
+        self.fetch_offset = header.last_offset().saturating_add(1);
+        self.batches.push_back((header, bytes));
+    }
+
+    /// Applies the reset policy once everything before the lost offset has been handed out.
+    pub(super) fn settle(&mut self, reset: OffsetReset, epoch: u64) {
+        if !matches!(self.tail, Some(Tail::OutOfRange)) || self.open.is_some() || !self.batches.is_empty() {
+            return;
+        }
+        let offset = self.position.offset;
+        let spec = match reset {
+            OffsetReset::Earliest => OffsetSpec::Earliest,
+            OffsetReset::Latest => OffsetSpec::Latest,
+            OffsetReset::None => {
+                let topic_partition = self.topic_partition.clone();
+                self.tail = Some(Tail::Error(FetchError::OffsetOutOfRange { topic_partition, offset }));
+                return;
+            }
+        };
+        self.discard(epoch);
+        self.phase = Phase::Lookup { spec, reset: Some(Some(offset)), in_flight: false };
+    }
+
+    /// Makes the next batch with records the open one. Passes what is never handed out: control batches, batches that
+    /// compaction emptied, records below the position.
+    ///
+    /// Whether there is an open batch with a record left; if not, the buffer is exhausted. A damaged batch empties the
+    /// buffer under `epoch` and leaves its error at the end.
+    pub(super) fn open_next(&mut self, epoch: u64) -> bool {
+        loop {
+            if let Some(open) = &self.open {
+                if open.next < open.batch.len() {
+                    return true;
+                }
+                self.finish_open();
+            }
+            let Some((header, bytes)) = self.batches.pop_front() else { return false };
+            let len = bytes.len();
+            if header.is_control() {
+                self.buffered -= len;
+                self.pass(&header);
+                continue;
+            }
+            match RecordBatch::decode(self.topic_partition.clone(), bytes) {
+                Ok(batch) => {
+                    let next = batch.len() - batch.iter_from(self.position.offset).len();
+                    self.open = Some(OpenBatch { batch, next, bytes: len });
+                }
+                Err(source) => {
+                    let topic_partition = self.topic_partition.clone();
+                    self.discard(epoch);
+                    let offset = self.position.offset;
+                    self.tail = Some(Tail::Error(FetchError::Corrupt { topic_partition, offset, source }));
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// The next record of the open batch; the position moves past it, or past the whole batch with its last record.
+    pub(super) fn next_record(&mut self) -> Option<Record> {
+        let open = self.open.as_mut()?;
+        let record = open.batch.record(open.next)?;
+        open.next += 1;
+        if open.next == open.batch.len() {
+            self.finish_open();
+        } else {
+            self.position =
+                Position { offset: record.offset().saturating_add(1), leader_epoch: record.leader_epoch() };
+        }
+        Some(record)
+    }
+
+    fn finish_open(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.buffered -= open.bytes;
+            self.pass(open.batch.header());
+        }
+    }
+
+    fn pass(&mut self, header: &BatchHeader) {
+        let after = header.last_offset().saturating_add(1);
+        if after > self.position.offset {
+            let epoch = header.partition_leader_epoch;
+            self.position = Position { offset: after, leader_epoch: (epoch >= 0).then_some(epoch) };
+        }
+    }
+}

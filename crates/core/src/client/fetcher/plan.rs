@@ -1,0 +1,216 @@
+//! What to ask next: one fetch per leader at a time, lookups of named places, metadata.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use tramline_wire::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic};
+use tramline_wire::messages::list_offsets_request::{
+    ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
+};
+use tramline_wire::{Str, TopicPartition, Uuid};
+
+use super::Fetcher;
+use super::partition::{Partition, Phase};
+use super::types::OffsetSpec;
+use crate::client::metadata::Leader;
+use crate::time::Instant;
+
+/// Something for the driver to send. Whatever comes of it goes back with its ticket.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FetcherRequest {
+    /// Send to broker `node`; answer with [`Fetcher::handle_fetch`].
+    Fetch {
+        /// The leader of every partition in it.
+        node: i32,
+        /// The request, good for every version the driver may negotiate.
+        request: FetchRequest,
+        /// What belongs to it.
+        ticket: FetchTicket,
+    },
+    /// Send to broker `node`; answer with [`Fetcher::handle_list_offsets`].
+    ListOffsets {
+        /// The leader of every partition in it.
+        node: i32,
+        /// The request.
+        request: ListOffsetsRequest,
+        /// What belongs to it.
+        ticket: LookupTicket,
+    },
+    /// Learn who leads the partitions of these topics; answer with [`Fetcher::handle_metadata`].
+    Metadata {
+        /// The topics.
+        topics: Vec<Str>,
+    },
+}
+
+/// What was asked in a fetch: an answer counts only where nothing has changed since.
+#[derive(Debug)]
+pub struct FetchTicket {
+    pub(super) node: i32,
+    pub(super) asked: Vec<Asked>,
+}
+
+/// One partition of a fetch.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub topic_partition: TopicPartition,
+    pub topic_id: Uuid,
+    pub epoch: u64,
+    pub offset: i64,
+    pub bytes: usize,
+}
+
+/// What was asked in a lookup.
+#[derive(Debug)]
+pub struct LookupTicket {
+    pub(super) asked: Vec<(TopicPartition, u64)>,
+}
+
+impl Fetcher {
+    /// The next thing to send, until `None`. Call again after each `handle_*`, after a change of assignment, position or
+    /// pause, and when a caller has found nothing to take.
+    pub fn poll_request(&mut self, now: Instant) -> Option<FetcherRequest> {
+        self.plan_lookup(now).or_else(|| self.plan_fetch(now)).or_else(|| self.plan_metadata(now))
+    }
+
+    fn plan_lookup(&mut self, now: Instant) -> Option<FetcherRequest> {
+        let wanted = |p: &Partition| {
+            matches!(p.phase, Phase::Lookup { in_flight: false, .. }) && !p.withheld && !p.is_waiting(now)
+        };
+        let node = self.partitions.values().find(|p| wanted(p) && p.usable_leader().is_some())?.leader?.node;
+        let mut topics: BTreeMap<Str, Vec<ListOffsetsPartition>> = BTreeMap::new();
+        let mut asked = Vec::new();
+        for partition in self.partitions.values_mut() {
+            let Some(leader) = partition.usable_leader().filter(|leader| leader.node == node) else {
+                continue;
+            };
+            if !wanted(partition) {
+                continue;
+            }
+            let Phase::Lookup { spec, in_flight, .. } = &mut partition.phase else { continue };
+            *in_flight = true;
+            let tp = &partition.topic_partition;
+            topics.entry(tp.topic.clone()).or_default().push(lookup(tp.partition, leader, *spec));
+            asked.push((tp.clone(), partition.epoch));
+        }
+        let topics = topics
+            .into_iter()
+            .map(|(name, partitions)| ListOffsetsTopic { name, partitions, ..Default::default() })
+            .collect();
+        let request = ListOffsetsRequest { replica_id: -1, topics, ..Default::default() };
+        Some(FetcherRequest::ListOffsets { node, request, ticket: LookupTicket { asked } })
+    }
+
+    fn plan_fetch(&mut self, now: Instant) -> Option<FetcherRequest> {
+        let handable: usize = self.partitions.values().filter(|p| p.may_hand_out()).map(|p| p.buffered).sum();
+        let room = self.config.prefetch_bytes.saturating_sub(handable);
+        let starved = self.demand && !self.partitions.values().any(Partition::is_ready);
+        if room == 0 && !starved {
+            return None;
+        }
+        let cap = self.config.partition_max_bytes;
+        let wanted = |p: &Partition| {
+            p.may_hand_out()
+                && matches!(p.phase, Phase::Fetching)
+                && p.tail.is_none()
+                && (p.buffered == 0 || (room > 0 && p.buffered < cap))
+                && !p.is_waiting(now)
+        };
+        let node = self
+            .partitions
+            .values()
+            .filter(|p| wanted(p))
+            .filter_map(Partition::usable_leader)
+            .map(|leader| leader.node)
+            .find(|node| !self.in_flight.contains(node))?;
+        let mut chosen: Vec<&Partition> = self
+            .partitions
+            .values()
+            .filter(|p| wanted(p) && p.usable_leader().is_some_and(|leader| leader.node == node))
+            .collect();
+        // Who has waited longest comes first: a response that is full before the end starves nobody.
+        chosen.sort_by_key(|p| p.served);
+        let request = self.fetch_request(&chosen, room);
+        let asked = chosen
+            .iter()
+            .map(|p| Asked {
+                topic_partition: p.topic_partition.clone(),
+                topic_id: p.topic_id,
+                epoch: p.epoch,
+                offset: p.fetch_offset,
+                bytes: p.ask_bytes,
+            })
+            .collect();
+        self.in_flight.insert(node);
+        Some(FetcherRequest::Fetch { node, request, ticket: FetchTicket { node, asked } })
+    }
+
+    fn fetch_request(&self, chosen: &[&Partition], room: usize) -> FetchRequest {
+        let config = &self.config;
+        let largest = chosen.iter().map(|p| p.ask_bytes).max().unwrap_or(0);
+        let whole = if room == 0 { config.fetch_max_bytes } else { room.min(config.fetch_max_bytes) };
+        let mut topics: Vec<FetchTopic> = Vec::new();
+        for partition in chosen {
+            let tp = &partition.topic_partition;
+            let part = FetchPartition {
+                partition: tp.partition,
+                current_leader_epoch: partition.leader.map_or(-1, |leader| leader.epoch),
+                fetch_offset: partition.fetch_offset,
+                partition_max_bytes: wire_size(partition.ask_bytes),
+                ..Default::default()
+            };
+            match topics.last_mut().filter(|topic| topic.topic == tp.topic) {
+                Some(topic) => topic.partitions.push(part),
+                None => topics.push(FetchTopic {
+                    topic: tp.topic.clone(),
+                    topic_id: partition.topic_id,
+                    partitions: alloc::vec![part],
+                    ..Default::default()
+                }),
+            }
+        }
+        FetchRequest {
+            replica_id: -1,
+            max_wait_ms: i32::try_from(config.max_wait.as_millis()).unwrap_or(i32::MAX),
+            min_bytes: wire_size(config.min_bytes),
+            max_bytes: wire_size(whole.max(largest)),
+            session_id: 0,
+            session_epoch: -1,
+            topics,
+            ..Default::default()
+        }
+    }
+
+    fn plan_metadata(&mut self, now: Instant) -> Option<FetcherRequest> {
+        let due = self.metadata_retry_at.is_none_or(|at| at <= now);
+        if self.metadata_in_flight || !due {
+            return None;
+        }
+        let mut topics: Vec<Str> = Vec::new();
+        for (tp, _) in self.partitions.iter().filter(|(_, p)| p.leader_stale && !p.withheld) {
+            if topics.last() != Some(&tp.topic) {
+                topics.push(tp.topic.clone());
+            }
+        }
+        if topics.is_empty() {
+            return None;
+        }
+        self.metadata_in_flight = true;
+        Some(FetcherRequest::Metadata { topics })
+    }
+}
+
+fn lookup(partition_index: i32, leader: Leader, spec: OffsetSpec) -> ListOffsetsPartition {
+    ListOffsetsPartition {
+        partition_index,
+        current_leader_epoch: leader.epoch,
+        timestamp: spec.wire_timestamp(),
+        ..Default::default()
+    }
+}
+
+/// A size as the protocol's `i32` fields have it.
+fn wire_size(bytes: usize) -> i32 {
+    i32::try_from(bytes).unwrap_or(i32::MAX)
+}
