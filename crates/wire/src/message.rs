@@ -145,3 +145,6 @@ impl Schema {
         (self.blank)(version)
     }
 }
+
+#[cfg(test)]
+mod tests;
