@@ -72,6 +72,21 @@ both_codecs! {
 }
 
 #[test]
+fn the_random_messages_reach_nulls_tags_and_large_records() {
+    let (mut nulls, mut endpoints, mut large, mut moved) = (0, 0, 0, 0);
+    for seed in 0..500 {
+        let message = ours::FetchResponse::decode(&mut Reader::sampling(seed), 16).unwrap();
+        endpoints += message.node_endpoints.len();
+        for partition in message.responses.iter().flat_map(|topic| &topic.partitions) {
+            nulls += usize::from(partition.records.is_none());
+            large += usize::from(partition.records.as_ref().is_some_and(|records| records.len() > 1024));
+            moved += usize::from(partition.current_leader != Default::default());
+        }
+    }
+    assert!(nulls > 50 && endpoints > 50 && large > 5 && moved > 50, "{nulls} {endpoints} {large} {moved}");
+}
+
+#[test]
 fn no_message_escapes_the_comparison() {
     let names: Vec<&str> = ALL.iter().map(|schema| schema.name).collect();
     assert_eq!(names, COMPARED);
