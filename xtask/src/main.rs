@@ -1,10 +1,12 @@
 //! Developer commands of the workspace: `cargo xtask COMMAND`.
 
 mod codegen;
+mod tidy;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -22,6 +24,8 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Check file lengths, first lines, layers and what else the compiler does not
+    Tidy,
 }
 
 fn root() -> Result<PathBuf> {
@@ -29,14 +33,30 @@ fn root() -> Result<PathBuf> {
     Ok(here.parent().context("xtask is a folder of the workspace")?.to_owned())
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<()> {
     let root = root()?;
-    match Arguments::parse().command {
+    match task {
         Task::Codegen { check } => match codegen::run(&root, check)? {
             codegen::Outcome::Skipped(tool) => println!("skipped: no {tool}"),
             codegen::Outcome::Done(files) if check => println!("{files} generated files are up to date"),
             codegen::Outcome::Done(files) => println!("{files} files written"),
         },
+        Task::Tidy => {
+            let (findings, files) = tidy::run(&root)?;
+            findings.iter().for_each(|finding| println!("{finding}"));
+            ensure!(findings.is_empty(), "{} things to mend", findings.len());
+            println!("{files} files are tidy");
+        }
     }
     Ok(())
 }
