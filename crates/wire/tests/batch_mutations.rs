@@ -1,0 +1,254 @@
+//! Hostile bytes: nothing that reads a batch panics, or takes more memory than its promise, whatever it is given.
+//!
+//! The mutations are a function of a seed that is printed; `TRAMLINE_MUTATIONS` sets their number and
+//! `TRAMLINE_SEED` the seed.
+#![expect(clippy::unwrap_used, reason = "a test's helpers")]
+
+use bytes::Bytes;
+use tramline_wire::batch::{
+    HEADER_LEN, ProduceRules, set_log_append_time, validate_produce_batch, with_producer,
+};
+use tramline_wire::checksum::crc32c;
+use tramline_wire::{
+    BatchBuilder, BatchHeader, Compression, RecordBatch, TopicPartition, batches, check_batch,
+};
+
+mod allocations {
+    //! An allocator that counts what the current thread holds, and the most it held.
+    #![expect(unsafe_code, reason = "an allocator cannot be written without")]
+
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::cell::Cell;
+
+    struct Counting;
+
+    thread_local! {
+        static HELD: Cell<isize> = const { Cell::new(0) };
+        static PEAK: Cell<isize> = const { Cell::new(0) };
+    }
+
+    fn add(bytes: isize) {
+        let held = HELD.get() + bytes;
+        HELD.set(held);
+        PEAK.set(PEAK.get().max(held));
+    }
+
+    // SAFETY: every call goes to the system's allocator unchanged; the counters are plain thread-local numbers, which
+    // neither allocate nor need a destructor.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            add(layout.size().cast_signed());
+            // SAFETY: the caller's promise is passed on.
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+            add(-layout.size().cast_signed());
+            // SAFETY: the caller's promise is passed on.
+            unsafe { System.dealloc(pointer, layout) }
+        }
+
+        unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+            add(layout.size().cast_signed());
+            // SAFETY: the caller's promise is passed on.
+            unsafe { System.alloc_zeroed(layout) }
+        }
+
+        unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+            // Both blocks may exist while the bytes move.
+            add(size.cast_signed());
+            add(-layout.size().cast_signed());
+            // SAFETY: the caller's promise is passed on.
+            unsafe { System.realloc(pointer, layout, size) }
+        }
+    }
+
+    #[global_allocator]
+    static ALLOCATOR: Counting = Counting;
+
+    /// The most bytes `work` held beyond what the thread held before.
+    pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
+        let before = HELD.get();
+        PEAK.set(before);
+        let result = work();
+        (result, (PEAK.get() - before).max(0).unsigned_abs())
+    }
+}
+
+use allocations::peak_of;
+
+struct Random(u64);
+
+impl Random {
+    /// SplitMix64.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+}
+
+fn batch_of(codec: Compression, records: usize) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(codec);
+    for n in 0..records {
+        let value =
+            format!(r#"{{"id":{n},"text":"a value that repeats itself, a value that repeats itself"}}"#);
+        let headers = [("a".into(), Some(Bytes::from_static(b"1"))), ("a".into(), None)];
+        let headers = &headers[..n % 3 % 2 * 2];
+        let key = (n % 4 != 0).then_some(&b"key"[..]);
+        builder.append(1_700_000_000_000 + n as i64, key, Some(value.as_bytes()), headers).unwrap();
+    }
+    builder.build().to_vec()
+}
+
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len());
+        match random.below(7) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = [0x00, 0x01, 0x7f, 0x80, 0xff][random.below(5)],
+            2 => bytes.truncate(at.max(1)),
+            3 => bytes.insert(at, random.next() as u8),
+            4 => bytes.extend((0..random.below(40)).map(|n| n as u8)),
+            5 => {
+                let end = (at + random.below(12)).min(bytes.len());
+                bytes.drain(at..end);
+                if bytes.is_empty() {
+                    bytes.push(0);
+                }
+            }
+            _ => {
+                let end = (at + random.below(12)).min(bytes.len());
+                for byte in &mut bytes[at..end] {
+                    *byte = random.next() as u8;
+                }
+            }
+        }
+    }
+}
+
+/// Makes length and checksum right again, so that what lies behind them is reached.
+fn seal(bytes: &mut [u8]) {
+    if bytes.len() >= HEADER_LEN {
+        let length = (bytes.len() - 12) as i32;
+        bytes[8..12].copy_from_slice(&length.to_be_bytes());
+        bytes[16] = 2;
+        let crc = crc32c(&bytes[21..]);
+        bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+    }
+}
+
+const LIMIT: usize = 64 << 10;
+
+fn read_everything(bytes: &Bytes) -> bool {
+    let _ = BatchHeader::parse(bytes).map(|header| {
+        (header.compression(), header.total_len(), header.last_offset(), header.last_sequence())
+    });
+    let _ = check_batch(bytes);
+    let mut walk = batches(bytes.clone());
+    let walked: usize = walk.by_ref().map_while(Result::ok).map(|(_, batch)| batch.len()).sum();
+    assert_eq!(walked + walk.remainder().bytes, bytes.len());
+    let rules = ProduceRules {
+        deep: true,
+        compacted: true,
+        timestamps: Some((0, i64::MAX)),
+        max_uncompressed: LIMIT,
+        ..ProduceRules::default()
+    };
+    let _ = validate_produce_batch(bytes, &rules).map_err(|refusal| refusal.error_code());
+    let Ok(batch) = RecordBatch::decode_with_limit(TopicPartition::new("t", 0), bytes.clone(), LIMIT) else {
+        return false;
+    };
+    for record in &batch {
+        let shown =
+            (record.offset(), record.timestamp(), record.key().map(<[u8]>::len), record.payload_len());
+        assert_eq!(record.headers().count(), record.raw_headers().len(), "{shown:?}");
+        assert!(record.value_bytes().as_deref() == record.value());
+    }
+    let _ = with_producer(bytes.clone(), 1, 2, 3);
+    let _ = set_log_append_time(&mut bytes.to_vec(), 4);
+    true
+}
+
+#[test]
+fn mutated_batches_never_panic_and_stay_within_their_memory() {
+    let from_env = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    let seed = from_env("TRAMLINE_SEED", 20_261_129);
+    let rounds = from_env("TRAMLINE_MUTATIONS", 4_000);
+    println!("TRAMLINE_SEED={seed} TRAMLINE_MUTATIONS={rounds}");
+    let mut sound = [0u64; 5];
+    for codec in Compression::ALL {
+        let origin = batch_of(codec, 12);
+        for round in 0..rounds {
+            let mut random = Random(seed ^ round << 8 ^ u64::from(codec.id()));
+            let mut bytes = origin.clone();
+            mutate(&mut bytes, &mut random);
+            if random.below(8) != 0 {
+                seal(&mut bytes);
+            }
+            let bytes = Bytes::from(bytes);
+            let (read, peak) = peak_of(|| read_everything(&bytes));
+            sound[usize::from(codec.id())] += u64::from(read);
+            // A mutation may also turn one codec's id into another's, so that each gets the room of all.
+            let claimed = bytes.get(22).map_or(0, |attributes| attributes & 7);
+            let codec_needs = if claimed == 0 { 0 } else { 6 * LIMIT + (17 << 20) };
+            let most = 8 * bytes.len() + 2048 + codec_needs;
+            assert!(peak <= most, "{codec} round {round}: {peak} bytes for {} given", bytes.len());
+        }
+    }
+    // Some mutations must survive all checks, and most must not, or nothing was reached.
+    assert!(sound.iter().all(|&read| read > 0 && read < rounds / 2), "{sound:?}");
+}
+
+#[test]
+fn an_absurd_record_count_takes_no_memory() {
+    let mut bytes = batch_of(Compression::None, 3);
+    bytes[57..61].copy_from_slice(&i32::MAX.to_be_bytes());
+    bytes[23..27].copy_from_slice(&(i32::MAX - 1).to_be_bytes());
+    seal(&mut bytes);
+    let bytes = Bytes::from(bytes);
+    let tp = TopicPartition::new("t", 0);
+    let (result, peak) = peak_of(|| RecordBatch::decode(tp, bytes.clone()));
+    assert!(result.is_err());
+    assert!(peak < 5 * bytes.len() + 1024, "{peak}");
+}
+
+#[test]
+fn a_small_batch_that_unpacks_to_much_stops_at_the_limit() {
+    let mut builder = BatchBuilder::new(Compression::None);
+    builder.append(0, None, Some(&vec![0; 32 << 20]), &[]).unwrap();
+    let plain = builder.build();
+    for codec in &Compression::ALL[1..] {
+        let mut bomb = plain[..HEADER_LEN].to_vec();
+        bomb[22] = codec.id();
+        codec.compress(&plain[HEADER_LEN..], &mut bomb).unwrap();
+        seal(&mut bomb);
+        let bomb = Bytes::from(bomb);
+        let tp = TopicPartition::new("t", 0);
+        let (result, peak) = peak_of(|| RecordBatch::decode_with_limit(tp, bomb.clone(), 1 << 20));
+        assert!(result.unwrap_err().to_string().contains("more than 1048576 bytes"), "{codec}");
+        assert!(peak < 8 << 20, "{codec} took {peak} bytes to see that");
+    }
+}
+
+#[test]
+fn a_batch_reads_without_an_allocation_per_record() {
+    let one = Bytes::from(batch_of(Compression::None, 1));
+    let many = Bytes::from(batch_of(Compression::None, 1000));
+    let tp = TopicPartition::new("t", 0);
+    let (_, small) = peak_of(|| RecordBatch::decode(tp.clone(), one).unwrap());
+    let (batch, large) = peak_of(|| RecordBatch::decode(tp, many.clone()).unwrap());
+    assert!(large <= small + 1000 * 32, "{large} against {small}");
+    let (sum, held) = peak_of(|| {
+        let fields = |r: tramline_wire::Record| r.key().map_or(0, <[u8]>::len) + r.headers().count();
+        batch.iter().map(fields).sum::<usize>()
+    });
+    assert_eq!((sum, held), (750 * 3 + 333 * 2, 0), "walking the records holds no memory at all");
+    assert!(batch.pinned_bytes() >= many.len() + 32_000 && batch.pinned_bytes() < many.len() + 40_000);
+}
