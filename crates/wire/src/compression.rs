@@ -73,7 +73,9 @@ impl Compression {
 
     /// Decompresses `packed` into at most `limit` bytes.
     ///
-    /// Memory grows with the output that appears, plus what the codec needs to work (at most some 16 MiB).
+    /// The output's memory grows as bytes appear; no stated size is trusted. On top comes what the codec works with:
+    /// two blocks of at most 8 MiB for lz4; for zstd a window that grows with the output, but with the C library one
+    /// as large as the frame states, up to 128 MiB.
     ///
     /// # Errors
     /// [`DecompressError::TooLarge`] when the output passes `limit`, [`DecompressError::Malformed`] when `packed` is

@@ -100,7 +100,9 @@ fn probe(schema: &Schema, version: i16, bytes: &[u8], seed: u64) -> bool {
     if result.is_err() {
         return false;
     }
-    let again = |bytes: Bytes| schema.recode(&mut Reader::new(bytes), version).map(|frame| frame.map(|f| f.to_bytes()));
+    let again = |bytes: Bytes| {
+        schema.recode(&mut Reader::new(bytes), version).map(|frame| frame.map(|f| f.to_bytes()))
+    };
     let Ok(Ok(once)) = again(frame) else { panic!("cannot be written: {}", case()) };
     assert_eq!(again(once.clone()), Ok(Ok(once)), "{}", case());
     true
@@ -148,7 +150,10 @@ fn random_and_mutated_bytes_cost_an_error_and_nothing_else() {
             }
         }
     });
-    assert!(accepted > 1000 && refused > 1000, "{accepted} accepted, {refused} refused: the mutations miss the point");
+    assert!(
+        accepted > 1000 && refused > 1000,
+        "{accepted} accepted, {refused} refused: the mutations miss the point"
+    );
 }
 
 #[test]
@@ -191,7 +196,14 @@ fn an_array_of_the_smallest_elements_stays_within_the_bound() {
 #[test]
 fn what_arrives_on_an_open_port_is_no_request_header() {
     let tls = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
-    for bytes in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &tls, b"", b"\0", b"\0\x12\0", b"\xff\xff\0\0\0\0\0\0\0\0"] {
+    for bytes in [
+        &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
+        &tls,
+        b"",
+        b"\0",
+        b"\0\x12\0",
+        b"\xff\xff\0\0\0\0\0\0\0\0",
+    ] {
         let (peak, header) = peak_of(|| decode_request_header(Bytes::copy_from_slice(bytes)));
         assert!(header.is_err() && peak < 1024);
     }

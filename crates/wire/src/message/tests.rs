@@ -135,7 +135,8 @@ fn api_versions_requests_have_the_bytes_of_the_protocol_guide() {
     let frame = encode_request(-2, None, 3, &request).unwrap();
     // The client id keeps its length of two bytes, then the header's empty tagged fields, then two compact strings
     // and the body's empty tagged fields.
-    let expected = [0, 0, 0, 17, 0, 18, 0, 3, 0xff, 0xff, 0xff, 0xfe, 0xff, 0xff, 0, 3, b'm', b'e', 2, b'1', 0];
+    let expected =
+        [0, 0, 0, 17, 0, 18, 0, 3, 0xff, 0xff, 0xff, 0xfe, 0xff, 0xff, 0, 3, b'm', b'e', 2, b'1', 0];
     assert_eq!(frame.to_bytes(), &expected[..]);
 
     let (header, mut body) = decode_request_header(frame.to_bytes().slice(4..)).unwrap();
@@ -153,7 +154,8 @@ fn all_topics_and_no_topics_differ_by_version_as_the_protocol_guide_says() {
     // Version 0 has no null: an empty array asks for all topics there.
     let mut out = Writer::new();
     assert_eq!(all.encode(&mut out, 0), Err(EncodeError::Null { field: "MetadataRequest.topics" }));
-    let error = ours::MetadataRequest::decode(&mut Reader::new(Bytes::from_static(&[0xff; 4])), 0).unwrap_err();
+    let error =
+        ours::MetadataRequest::decode(&mut Reader::new(Bytes::from_static(&[0xff; 4])), 0).unwrap_err();
     assert_eq!(error, DecodeError::Null { at: 0 });
     // Version 9: compact null array, auto-creation, two authorized-operations flags, no tagged fields.
     assert_eq!(encoded(&all, 9), &[0, 1, 0, 0, 0][..]);
@@ -183,7 +185,10 @@ fn a_value_without_a_place_in_the_version_is_an_error_unless_it_may_be_ignored()
     let static_member = ours::HeartbeatRequest { group_instance_id: Some("i".into()), ..Default::default() };
     let error = static_member.encode(&mut out, 2).unwrap_err();
     assert_eq!(error, EncodeError::NotInVersion { field: "HeartbeatRequest.group_instance_id", version: 2 });
-    assert_eq!(error.to_string(), "HeartbeatRequest.group_instance_id is set, and version 2 does not have it");
+    assert_eq!(
+        error.to_string(),
+        "HeartbeatRequest.group_instance_id is set, and version 2 does not have it"
+    );
     let ignorable = ours::FetchRequest { rack_id: "r".into(), ..Default::default() };
     assert_eq!(encoded(&ignorable, 10), encoded(&ours::FetchRequest::default(), 10));
 }
@@ -213,7 +218,10 @@ fn records_are_referenced_and_not_copied_in_both_directions() {
         assert_eq!((shared, frame.chunks().len()), (2, if version == 3 { 4 } else { 5 }));
         let bytes = frame.to_bytes();
         assert_eq!(bytes.len(), frame.len());
-        assert_eq!(usize::try_from(i32::from_be_bytes(*bytes.first_chunk().unwrap())).unwrap(), frame.len() - 4);
+        assert_eq!(
+            usize::try_from(i32::from_be_bytes(*bytes.first_chunk().unwrap())).unwrap(),
+            frame.len() - 4
+        );
         let (_, mut body) = decode_request_header(bytes.slice(4..)).unwrap();
         let read = ours::ProduceRequest::decode(&mut body, version).unwrap();
         assert_eq!(read, request);
