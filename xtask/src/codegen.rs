@@ -110,13 +110,15 @@ fn stale_files(source: &Path, files: &BTreeMap<String, String>) -> Result<Vec<St
 /// The jar in the local Maven repository, fetched when it is missing; `None` without Maven.
 fn jar() -> Result<Option<PathBuf>> {
     let home = std::env::home_dir().context("no home directory")?;
-    let folder = format!(".m2/repository/org/apache/kafka/kafka-clients/{KAFKA}");
-    let jar = home.join(folder).join(format!("kafka-clients-{KAFKA}.jar"));
+    let repository = home.join(".m2/repository");
+    let name = format!("kafka-clients-{KAFKA}.jar");
+    let jar = repository.join("org/apache/kafka/kafka-clients").join(KAFKA).join(name);
     if jar.exists() {
         return Ok(Some(jar));
     }
     let artifact = format!("-Dartifact=org.apache.kafka:kafka-clients:{KAFKA}");
-    match Command::new("mvn").args(["-q", "dependency:get", &artifact]).status() {
+    let local = format!("-Dmaven.repo.local={}", repository.display());
+    match Command::new("mvn").args(["-q", "dependency:get", &artifact, &local]).status() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).context("mvn did not start"),
         Ok(status) => ensure!(status.success(), "mvn dependency:get {artifact}: {status}"),

@@ -6,7 +6,7 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -47,7 +47,8 @@ fn run(task: Task) -> Result<()> {
     let root = root()?;
     match task {
         Task::Codegen { check } => match codegen::run(&root, check)? {
-            codegen::Outcome::Skipped(tool) => println!("skipped: no {tool}"),
+            codegen::Outcome::Skipped(tool) if check => println!("skipped: no {tool}"),
+            codegen::Outcome::Skipped(tool) => bail!("no {tool} to fetch the schemas with"),
             codegen::Outcome::Done(files) if check => println!("{files} generated files are up to date"),
             codegen::Outcome::Done(files) => println!("{files} files written"),
         },

@@ -177,10 +177,16 @@ impl Reader {
     }
 
     /// A length that fits into the bytes left when each unit takes `unit` bytes; `None` for null.
-    fn length(&mut self, compact: bool, short: bool, unit: usize) -> Result<Option<usize>, DecodeError> {
+    fn length(
+        &mut self,
+        compact: bool,
+        nullable: bool,
+        short: bool,
+        unit: usize,
+    ) -> Result<Option<usize>, DecodeError> {
         #[cfg(test)]
         if let Some(sampler) = &mut self.sampler {
-            return Ok(sampler.length());
+            return Ok(sampler.length().or((!nullable).then_some(0)));
         }
         let at = self.at;
         let length = match (compact, short) {
@@ -188,22 +194,13 @@ impl Reader {
             (false, true) => i64::from(self.i16()?),
             (false, false) => i64::from(self.i32()?),
         };
-        if length == -1 {
-            return Ok(None);
-        }
         let remaining = self.remaining();
         match usize::try_from(length) {
             Ok(units) if units <= remaining / unit => Ok(Some(units)),
+            Err(_) if length == -1 && nullable => Ok(None),
+            Err(_) if length == -1 => Err(DecodeError::Null { at }),
             _ => Err(DecodeError::Length { at, length, remaining }),
         }
-    }
-
-    fn present<T>(&self, at: usize, nullable: bool, value: Option<T>) -> Result<Option<T>, DecodeError> {
-        #[cfg(test)]
-        if self.sampler.is_some() {
-            debug_assert!(nullable || value.is_some());
-        }
-        if value.is_none() && !nullable { Err(DecodeError::Null { at }) } else { Ok(value) }
     }
 
     /// A string, with a compact length or one of two bytes.
@@ -221,8 +218,7 @@ impl Reader {
     /// As [`string`](Self::string).
     pub fn opt_string(&mut self, compact: bool, nullable: bool) -> Result<Option<Str>, DecodeError> {
         let at = self.at;
-        let length = self.sized(nullable, |r| r.length(compact, true, 1))?;
-        let Some(length) = self.present(at, nullable, length)? else { return Ok(None) };
+        let Some(length) = self.length(compact, nullable, true, 1)? else { return Ok(None) };
         if length > MAX_STRING {
             return Err(DecodeError::Length { at, length: length as i64, remaining: self.remaining() });
         }
@@ -244,24 +240,7 @@ impl Reader {
     /// # Errors
     /// As [`bytes`](Self::bytes).
     pub fn opt_bytes(&mut self, compact: bool, nullable: bool) -> Result<Option<Bytes>, DecodeError> {
-        let at = self.at;
-        let length = self.sized(nullable, |r| r.length(compact, false, 1))?;
-        self.present(at, nullable, length)?.map(|length| self.slice(length)).transpose()
-    }
-
-    /// In tests, keeps an invented length from being null where that is not allowed.
-    fn sized(
-        &mut self,
-        nullable: bool,
-        read: impl FnOnce(&mut Self) -> Result<Option<usize>, DecodeError>,
-    ) -> Result<Option<usize>, DecodeError> {
-        let length = read(self)?;
-        #[cfg(test)]
-        if self.sampler.is_some() && !nullable {
-            return Ok(Some(length.unwrap_or(0)));
-        }
-        let _ = nullable;
-        Ok(length)
+        self.length(compact, nullable, false, 1)?.map(|length| self.slice(length)).transpose()
     }
 
     /// An array whose elements take at least `smallest` bytes each.
@@ -289,9 +268,7 @@ impl Reader {
         smallest: usize,
         mut element: impl FnMut(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<Option<Vec<T>>, DecodeError> {
-        let at = self.at;
-        let count = self.sized(nullable, |r| r.length(compact, false, smallest.max(1)))?;
-        let Some(count) = self.present(at, nullable, count)? else { return Ok(None) };
+        let Some(count) = self.length(compact, nullable, false, smallest.max(1))? else { return Ok(None) };
         // An element can be many times larger in memory than on the wire, so the space is at first no more than
         // the bytes that are there, and grows with the elements that were really read.
         let first = self.remaining() / size_of::<T>().max(1) + 1;
