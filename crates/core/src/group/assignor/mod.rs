@@ -58,7 +58,9 @@ impl Assignor {
     /// The assignor with this name on the wire.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Range, Self::RoundRobin, Self::CooperativeSticky].into_iter().find(|known| known.name() == name)
+        [Self::Range, Self::RoundRobin, Self::CooperativeSticky]
+            .into_iter()
+            .find(|known| known.name() == name)
     }
 
     /// Whether members may keep partitions through a rebalance under this assignor.

@@ -19,9 +19,7 @@ pub fn range(members: &[MemberSubscription], partition_counts: &BTreeMap<Str, i3
         for (place, position) in wanting.into_iter().enumerate() {
             let length = each + usize::from(place < extra);
             let list = assignment.entry(members[position].member_id.clone()).or_default();
-            list.extend(
-                (next..next + length).map(|partition| TopicPartition::new(topic, partition as i32)),
-            );
+            list.extend((next..next + length).map(|partition| TopicPartition::new(topic, partition as i32)));
             next += length;
         }
     }

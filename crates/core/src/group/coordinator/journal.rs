@@ -20,7 +20,7 @@ pub(super) enum Then {
     /// The assignments of this generation are stored: hand them out.
     Assigned { group: Str, generation: i32 },
     /// A static member was replaced: answer its Join.
-    Replaced { token: Token, response: JoinGroupResponse },
+    Replaced { token: Token, version: i16, response: JoinGroupResponse },
     /// Groups are gone.
     Deleted { groups: Vec<Str>, reply: Option<(Token, DeleteGroupsResponse)> },
 }
@@ -83,9 +83,16 @@ impl Journal {
         self.parked.remove(&token)
     }
 
+    /// Whether an append on its way stores this group.
+    pub(super) fn writes_group(&self, id: &Str) -> bool {
+        self.keys_on_their_way().any(|key| matches!(key, Key::Group(group) if group == *id))
+    }
+
     /// The keys that appends on their way write, deletions aside.
     pub(super) fn keys_on_their_way(&self) -> impl Iterator<Item = Key> {
         let records = self.pending.values().flat_map(|pending| &pending.records);
-        records.filter(|record| record.value.is_some()).filter_map(|record| record::read_key(&record.key).ok())
+        records
+            .filter(|record| record.value.is_some())
+            .filter_map(|record| record::read_key(&record.key).ok())
     }
 }

@@ -25,24 +25,32 @@
 //! answered "load in progress", heartbeats with success. After it each known member has a full session
 //! timeout and goes on by heartbeat and commit in its old generation, without a rebalance.
 
+mod admin;
 mod config;
+mod group;
+mod join;
 mod journal;
 mod ledger;
+mod member;
+mod membership;
+mod offsets;
 mod output;
 mod record;
+#[cfg(test)]
+mod tests;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
-use tramline_wire::TopicPartition;
-use tramline_wire::messages::{
-    DeleteGroupsRequest, DescribeGroupsRequest, HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest,
-    ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
-};
+use tramline_wire::Str;
 
 pub use config::{Client, Config, Token};
 pub use output::{CommittedOffset, GroupRecord, Output, ReplayError, Response, Seq};
 
-use super::Seeded;
+use self::group::{Context, Group, State, join_response};
+use self::journal::{Journal, Then};
+use self::ledger::Ledger;
+use super::{Seeded, codes};
 use crate::time::{Instant, Timestamp};
 
 /// All classic groups of one node. See the [module](self) for how to drive it.
@@ -50,7 +58,15 @@ use crate::time::{Instant, Timestamp};
 pub struct Coordinator {
     config: Config,
     ids: Seeded,
-    outputs: VecDeque<Output>,
+    loading: bool,
+    ledger: Ledger,
+    groups: BTreeMap<Str, Group>,
+    journal: Journal,
+    /// When each group has to be looked at, in order, and the same by group.
+    timers: BTreeSet<(Instant, Str)>,
+    due: BTreeMap<Str, Instant>,
+    /// The last wall-clock time that was told.
+    wall: Timestamp,
 }
 
 impl Coordinator {
@@ -58,7 +74,17 @@ impl Coordinator {
     /// start, so that no id is ever given out twice.
     #[must_use]
     pub fn new(config: Config, seed: [u8; 16]) -> Self {
-        Self { config, ids: Seeded::new(seed), outputs: VecDeque::new() }
+        Self {
+            config,
+            ids: Seeded::new(seed),
+            loading: true,
+            ledger: Ledger::default(),
+            groups: BTreeMap::new(),
+            journal: Journal::default(),
+            timers: BTreeSet::new(),
+            due: BTreeMap::new(),
+            wall: 0,
+        }
     }
 
     /// Applies one record of the log. Keys of a kind or version that is not known are skipped.
@@ -66,119 +92,175 @@ impl Coordinator {
     /// # Errors
     /// The record is of a known kind and cannot be read; nothing is changed by it.
     pub fn replay(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), ReplayError> {
-        todo!()
+        self.ledger.replay(key, value)
     }
 
     /// Ends loading: every record of the log was replayed.
     pub fn loaded(&mut self, now: Instant) {
-        todo!()
+        self.loading = false;
+        for (id, value) in self.ledger.groups() {
+            self.groups.insert(id.clone(), Group::restored(id.clone(), value, now));
+        }
+        let ids: Vec<Str> = self.groups.keys().cloned().collect();
+        for id in ids {
+            self.settle(&id);
+        }
     }
 
     /// The next thing to do.
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        self.journal.poll()
     }
 
     /// The append `seq`, and every one before it, is durable.
     pub fn appended(&mut self, now: Instant, seq: Seq) {
-        todo!()
+        while let Some(pending) = self.journal.take_up_to(seq) {
+            for record in &pending.records {
+                // The bytes were made by this coordinator; that they can be read is what the tests of the
+                // format show, and bytes that cannot must not stop the group either way.
+                let replayed = self.replay(&record.key, record.value.as_deref());
+                debug_assert!(replayed.is_ok(), "an own record does not replay: {replayed:?}");
+            }
+            self.follow(now, pending.then);
+        }
+    }
+
+    fn follow(&mut self, now: Instant, then: Then) {
+        match then {
+            Then::Nothing => {}
+            Then::Committed { token, response } => {
+                self.journal.reply(token, Response::OffsetCommit(response))
+            }
+            Then::Assigned { group, generation } => {
+                self.with_group(now, &group, |group, cx| group.assigned(cx, generation));
+            }
+            Then::Replaced { token, version, response } => {
+                self.journal.reply(token, join_response(version, response));
+            }
+            Then::Deleted { groups, reply } => {
+                for id in groups {
+                    self.groups.remove(&id);
+                    self.settle(&id);
+                }
+                if let Some((token, response)) = reply {
+                    self.journal.reply(token, Response::DeleteGroups(response));
+                }
+            }
+        }
     }
 
     /// The append `seq` failed and will never be durable. `code` is why, as a Kafka error code; members get
     /// it when it is one they retry (14, 15, 16), else 15 COORDINATOR_NOT_AVAILABLE.
     pub fn append_failed(&mut self, now: Instant, seq: Seq, code: i16) {
-        todo!()
+        let Some(pending) = self.journal.take(seq) else { return };
+        let retried =
+            [codes::COORDINATOR_LOAD_IN_PROGRESS, codes::COORDINATOR_NOT_AVAILABLE, codes::NOT_COORDINATOR];
+        let code = if retried.contains(&code) { code } else { codes::COORDINATOR_NOT_AVAILABLE };
+        match pending.then {
+            Then::Nothing => {}
+            Then::Committed { token, mut response } => {
+                for partition in response.topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
+                    if partition.error_code == codes::NONE {
+                        partition.error_code = code;
+                    }
+                }
+                self.journal.reply(token, Response::OffsetCommit(response));
+            }
+            Then::Assigned { group, generation } => {
+                self.with_group(now, &group, |group, cx| group.not_assigned(cx, generation, code));
+            }
+            Then::Replaced { token, version, response } => {
+                let failed = tramline_wire::messages::JoinGroupResponse {
+                    error_code: code,
+                    member_id: response.member_id,
+                    ..Default::default()
+                };
+                self.journal.reply(token, join_response(version, failed));
+            }
+            Then::Deleted { groups, reply } => {
+                for id in &groups {
+                    self.with_group(now, id, |group, _| group.state = State::Empty);
+                }
+                if let Some((token, mut response)) = reply {
+                    for result in
+                        response.results.iter_mut().filter(|result| groups.contains(&result.group_id))
+                    {
+                        result.error_code = code;
+                    }
+                    self.journal.reply(token, Response::DeleteGroups(response));
+                }
+            }
+        }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has something to do; `None` when nothing is waited for.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        todo!()
+        self.timers.first().map(|(at, _)| *at)
     }
 
     /// Does what is due at `now`: sessions, ids that never came back, rebalances. Stamps what it writes with `wall`.
     pub fn handle_timeout(&mut self, now: Instant, wall: Timestamp) {
-        todo!()
+        self.wall = wall;
+        // Looked at once each: what a group sets anew for this very moment is done at the next call.
+        let due: Vec<Str> =
+            self.timers.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| id.clone()).collect();
+        for id in due {
+            self.with_group(now, &id, |group, cx| group.handle_timeout(cx));
+        }
     }
 
-    /// The connection that sent request `token` is gone: its reply, if it is still waiting, is dropped.
+    /// The connection that sent request `token` is gone: its reply, if it is parked, is dropped. Replies that
+    /// wait for an append still come; they can be thrown away.
     pub fn connection_closed(&mut self, now: Instant, token: Token) {
-        todo!()
+        if let Some(id) = self.journal.unpark(token) {
+            self.with_group(now, &id, |group, cx| group.connection_closed(cx, token));
+        }
     }
 
     /// Answers every parked Join and Sync with 15, for a driver that shuts down.
-    pub fn shutdown(&mut self) {
-        todo!()
-    }
-
-    /// JoinGroup (11), versions 0 to 9.
-    pub fn handle_join(&mut self, now: Instant, wall: Timestamp, client: &Client, request: JoinGroupRequest) {
-        todo!()
-    }
-
-    /// SyncGroup (14), versions 0 to 5.
-    pub fn handle_sync(&mut self, now: Instant, wall: Timestamp, client: &Client, request: SyncGroupRequest) {
-        todo!()
-    }
-
-    /// Heartbeat (12), versions 0 to 4.
-    pub fn handle_heartbeat(&mut self, now: Instant, client: &Client, request: &HeartbeatRequest) {
-        todo!()
-    }
-
-    /// LeaveGroup (13), versions 0 to 5.
-    pub fn handle_leave(&mut self, now: Instant, wall: Timestamp, client: &Client, request: &LeaveGroupRequest) {
-        todo!()
-    }
-
-    /// OffsetCommit (8), versions 2 to 9 (topics by name; a driver that serves version 10 fills the names in).
-    /// `exists` tells whether a partition exists; commits of others are refused with 3, one by one.
-    pub fn handle_offset_commit(
-        &mut self,
-        now: Instant,
-        wall: Timestamp,
-        client: &Client,
-        request: &OffsetCommitRequest,
-        exists: impl FnMut(&TopicPartition) -> bool,
-    ) {
-        todo!()
-    }
-
-    /// OffsetFetch (9), versions 1 to 9.
-    pub fn handle_offset_fetch(&mut self, client: &Client, request: &OffsetFetchRequest) {
-        todo!()
-    }
-
-    /// ListGroups (16), versions 0 to 5.
-    pub fn handle_list_groups(&mut self, client: &Client, request: &ListGroupsRequest) {
-        todo!()
-    }
-
-    /// DescribeGroups (15), versions 0 to 6.
-    pub fn handle_describe_groups(&mut self, client: &Client, request: &DescribeGroupsRequest) {
-        todo!()
-    }
-
-    /// DeleteGroups (42), versions 0 to 2.
-    pub fn handle_delete_groups(&mut self, client: &Client, request: &DeleteGroupsRequest) {
-        todo!()
-    }
-
-    /// A topic was deleted: its offsets go from every group.
-    pub fn topic_deleted(&mut self, topic: &str) {
-        todo!()
-    }
-
-    /// Removes offsets whose retention is over and groups that are empty of members and offsets. Kafka does
-    /// it every ten minutes.
-    pub fn expire_offsets(&mut self, wall: Timestamp) {
-        todo!()
+    pub fn shutdown(&mut self, now: Instant) {
+        let ids: Vec<Str> = self.groups.keys().cloned().collect();
+        for id in ids {
+            self.with_group(now, &id, |group, cx| {
+                group.answer_everybody(cx, codes::COORDINATOR_NOT_AVAILABLE);
+            });
+        }
     }
 
     /// The whole durable state as records: replayed into a new coordinator they give the same state. For
     /// rewriting a log that has grown, and for tests.
     #[must_use]
-    pub fn durable_records(&self) -> alloc::vec::Vec<GroupRecord> {
-        todo!()
+    pub fn durable_records(&self) -> Vec<GroupRecord> {
+        self.ledger.records()
+    }
+
+    /// Runs `step` on a group that exists and sets its timer anew.
+    fn with_group<R>(
+        &mut self,
+        now: Instant,
+        id: &Str,
+        step: impl FnOnce(&mut Group, &mut Context<'_>) -> R,
+    ) -> Option<R> {
+        let group = self.groups.get_mut(id)?;
+        let mut cx = Context { now, wall: self.wall, config: &self.config, journal: &mut self.journal };
+        let result = step(group, &mut cx);
+        self.settle(id);
+        Some(result)
+    }
+
+    /// Sets a group's timer anew, and forgets a group of which nothing is left.
+    fn settle(&mut self, id: &Str) {
+        let void = self.groups.get(id).is_some_and(Group::is_void);
+        if void && !self.ledger.groups().contains_key(id) && !self.journal.writes_group(id) {
+            self.groups.remove(id);
+        }
+        if let Some(old) = self.due.remove(id) {
+            self.timers.remove(&(old, id.clone()));
+        }
+        if let Some(at) = self.groups.get(id).and_then(Group::next_timeout) {
+            self.timers.insert((at, id.clone()));
+            self.due.insert(id.clone(), at);
+        }
     }
 }

@@ -67,8 +67,7 @@ impl MemberConfig {
     #[must_use]
     pub fn revocation_window(&self) -> Duration {
         let half = self.rebalance_timeout / 2;
-        let margin =
-            self.revocation_margin.unwrap_or(self.heartbeat_interval + self.rebalance_timeout / 10);
+        let margin = self.revocation_margin.unwrap_or(self.heartbeat_interval + self.rebalance_timeout / 10);
         self.rebalance_timeout.saturating_sub(margin).max(half)
     }
 }
