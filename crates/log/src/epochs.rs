@@ -43,8 +43,7 @@ impl EpochList {
         }
     }
 
-    /// Forgets epochs that began after the log end `end`: their records are gone. The latest one stays, because it
-    /// may have begun without a record.
+    /// Forgets epochs that began after the log end `end`: their records are gone.
     pub(crate) fn cut(&mut self, end: i64) {
         self.entries.retain(|(_, start)| *start <= end);
     }

@@ -6,17 +6,25 @@
 //! [`Log::synced`] takes the proof. All calls block; none waits for another thread.
 
 mod append;
+mod checkpoint;
 mod config;
+mod dirty;
 mod epochs;
 mod error;
 mod log;
+mod maintenance;
 mod offset_index;
+mod producer_state;
 mod reader;
+mod recovery;
 mod report;
+mod retention;
+mod scan;
 mod segment;
 pub mod storage;
 mod sync;
 pub mod watermark;
+mod writer;
 
 pub use append::{Append, AppendOutcome};
 pub use config::{LogConfig, RecoveryMode, Timestamp};

@@ -185,7 +185,7 @@ impl Segment {
         let mut pos = start;
         let ends = self.damage.iter().map(|region| (region.pos, region.end)).chain([(size, size)]);
         for (end, resume) in ends {
-            if end > pos || end == size {
+            if end > pos {
                 let mut walk = Walk::new(self, pos, end);
                 while let Some((at, header)) = walk.next()? {
                     if header.last_offset() >= offset && !visit(at, &header)? {

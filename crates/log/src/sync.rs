@@ -1,23 +1,35 @@
 //! Barriers apart from appends: a ticket says what must be forced, and only forcing it gives the proof.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::SyncError;
 use crate::storage::{Storage, StorageFile};
 
 /// Set once, by whoever sees a storage call fail; shared by a log and its tickets so that no later barrier is believed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fence(Arc<AtomicBool>);
+pub(crate) struct Fence(Arc<FenceState>);
+
+#[derive(Debug, Default)]
+struct FenceState {
+    is_set: AtomicBool,
+    /// The operating system reports a lost write to one caller only. Barriers of one log therefore never overlap:
+    /// the second one must see the fence that the first one has set.
+    forcing: Mutex<()>,
+}
 
 impl Fence {
     pub(crate) fn set(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.is_set.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        self.0.is_set.load(Ordering::SeqCst)
+    }
+
+    fn forcing(&self) -> MutexGuard<'_, ()> {
+        self.0.forcing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -65,6 +77,7 @@ impl SyncTicket {
     /// # Errors
     /// [`SyncError`]: the log is fenced from then on, for appends as well as for barriers. There is no second try.
     pub fn force(self) -> Result<Forced, SyncError> {
+        let _one_at_a_time = self.fence.forcing();
         for (path, file) in &self.files {
             self.barrier(path, || file.sync_data())?;
         }
@@ -74,7 +87,7 @@ impl SyncTicket {
         if self.fence.is_set() {
             return Err(SyncError::Fenced);
         }
-        Ok(Forced { up_to: self.up_to, taken_at: self.taken_at, in_flight: self.in_flight })
+        Ok(Forced { up_to: self.up_to, taken_at: self.taken_at, in_flight: Arc::clone(&self.in_flight) })
     }
 
     fn barrier(

@@ -1,0 +1,77 @@
+//! The checkpoint file: the "barriered up to" mark, the log start and the leader epochs, replaced as a whole.
+
+use tramline_wire::checksum::crc32c;
+
+use crate::epochs::EpochList;
+use crate::producer_state::Fields;
+
+/// The name of the checkpoint in the log's directory.
+pub(crate) const FILE_NAME: &str = "checkpoint";
+const MAGIC: [u8; 4] = *b"TRCP";
+const VERSION: u16 = 1;
+
+/// What the checkpoint file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Checkpoint {
+    pub(crate) log_start: i64,
+    /// Everything below was durable before this was written.
+    pub(crate) mark: i64,
+    pub(crate) epochs: EpochList,
+}
+
+impl Checkpoint {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_be_bytes());
+        out.extend_from_slice(&self.log_start.to_be_bytes());
+        out.extend_from_slice(&self.mark.to_be_bytes());
+        out.extend_from_slice(&(self.epochs.entries().len() as u32).to_be_bytes());
+        for (epoch, start) in self.epochs.entries() {
+            out.extend_from_slice(&epoch.to_be_bytes());
+            out.extend_from_slice(&start.to_be_bytes());
+        }
+        let crc = crc32c(&out);
+        out.extend_from_slice(&crc.to_be_bytes());
+        out
+    }
+
+    /// `None` when the bytes are damaged or of another version.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (content, crc) = bytes.split_last_chunk::<4>()?;
+        if crc32c(content) != u32::from_be_bytes(*crc) {
+            return None;
+        }
+        let mut fields = Fields(content);
+        if fields.take::<4>()? != MAGIC || u16::from_be_bytes(fields.take()?) != VERSION {
+            return None;
+        }
+        let log_start = i64::from_be_bytes(fields.take()?);
+        let mark = i64::from_be_bytes(fields.take()?);
+        let mut epochs = Vec::new();
+        for _ in 0..u32::from_be_bytes(fields.take()?) {
+            epochs.push((i32::from_be_bytes(fields.take()?), i64::from_be_bytes(fields.take()?)));
+        }
+        Some(Self { log_start, mark, epochs: EpochList::from_entries(epochs) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Checkpoint;
+    use crate::epochs::EpochList;
+
+    #[test]
+    fn a_checkpoint_is_read_back_and_a_damaged_one_is_not_believed() {
+        let epochs = EpochList::from_entries(vec![(1, 0), (4, 17)]);
+        let checkpoint = Checkpoint { log_start: 3, mark: 1 << 40, epochs };
+        let bytes = checkpoint.encode();
+        assert_eq!(Checkpoint::decode(&bytes), Some(checkpoint));
+        for at in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1;
+            assert_eq!(Checkpoint::decode(&bad), None, "flipped byte {at}");
+            assert_eq!(Checkpoint::decode(&bytes[..at]), None, "cut at {at}");
+        }
+    }
+}

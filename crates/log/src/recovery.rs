@@ -1,0 +1,338 @@
+//! Opening a log: from files nobody has vouched for to a [`Log`] whose every offset is durable.
+//!
+//! One rule decides what a bad batch means, its place relative to the mark ("barriered up to"). Below the mark it was
+//! durable once, so it is damage: kept, reported, never filled by other records. At or above the mark no forced ack
+//! depends on it, so it is what a crash leaves: cut, with the cut bytes kept aside. Because the mark is persisted
+//! before the first forced ack after a roll, this is also right for the tail of a sealed segment.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use crate::checkpoint::{self, Checkpoint};
+use crate::config::{LogConfig, RecoveryMode, Timestamp};
+use crate::dirty::Dirty;
+use crate::error::LogError;
+use crate::log::Log;
+use crate::producer_state::ProducerState;
+use crate::reader::LogReader;
+use crate::report::{Damaged, RecoveryReport};
+use crate::scan::{Expect, Scan, scan};
+use crate::segment::{Published, Region, Segment, base_offset_of, file_name, offset_in_name};
+use crate::storage::{OpenMode, Storage, read_file, write_atomic};
+use crate::sync::Fence;
+
+const COPY_CHUNK: usize = 1024 * 1024;
+
+/// A log that is being opened.
+struct Recovery<'a> {
+    storage: &'a Arc<dyn Storage>,
+    dir: &'a Path,
+    config: &'a LogConfig,
+    /// What the checkpoint file says; the default when it is missing or damaged.
+    persisted: Option<Checkpoint>,
+    checkpoint: Checkpoint,
+    bases: Vec<i64>,
+    snapshots: Vec<i64>,
+    segments: Vec<Arc<Segment>>,
+    report: RecoveryReport,
+}
+
+/// The directory that holds the name of `dir`.
+pub(crate) fn parent_of(dir: &Path) -> PathBuf {
+    match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
+pub(crate) fn snapshot_name(offset: i64) -> String {
+    format!("{offset:020}.snapshot")
+}
+
+/// Opens and recovers the log in `dir`.
+pub(crate) fn open(
+    storage: Arc<dyn Storage>,
+    dir: PathBuf,
+    config: LogConfig,
+    now: Timestamp,
+) -> Result<(Log, RecoveryReport), LogError> {
+    let mut recovery = Recovery {
+        storage: &storage,
+        dir: &dir,
+        config: &config,
+        persisted: None,
+        checkpoint: Checkpoint::default(),
+        bases: Vec::new(),
+        snapshots: Vec::new(),
+        segments: Vec::new(),
+        report: RecoveryReport::default(),
+    };
+    recovery.look_around()?;
+    recovery.verify_segments()?;
+    recovery.settle_the_end()?;
+    let mut producers = recovery.replay_producers(now)?;
+    producers.expire(now, config.producer_expiration);
+    recovery.make_durable()?;
+
+    let Recovery { checkpoint, segments, snapshots, mut report, .. } = recovery;
+    // `settle_the_end` leaves at least one segment.
+    let active = Arc::clone(&segments[segments.len() - 1]);
+    let file_len = active.file.len().map_err(|source| failed("measuring", &active.path, source))?;
+    report.producers = producers.len();
+    report.segments = segments.len();
+    let reader = LogReader::new(segments, report.log_start, report.log_end, checkpoint.epochs.clone());
+    let barriered = report.log_end;
+    let log = Log {
+        storage,
+        dir,
+        config,
+        reader: Arc::new(reader),
+        active,
+        file_len,
+        producers,
+        fence: Fence::default(),
+        dirty: Dirty::default(),
+        barriered,
+        persisted: checkpoint,
+        snapshots,
+        in_flight: Weak::new(),
+    };
+    Ok((log, report))
+}
+
+fn failed(action: &'static str, path: &Path, source: io::Error) -> LogError {
+    LogError::Storage { action, path: path.to_path_buf(), source }
+}
+
+impl Recovery<'_> {
+    /// Lists the directory, reads the checkpoint, removes what retention had already given up.
+    fn look_around(&mut self) -> Result<(), LogError> {
+        let listed = match self.storage.list(self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.storage.create_dir_all(self.dir).map_err(|e| failed("creating", self.dir, e))?;
+                Vec::new()
+            }
+            listed => listed.map_err(|e| failed("listing", self.dir, e))?,
+        };
+        // Always, not only when it was just created: the process that created it may have died before this.
+        let parent = parent_of(self.dir);
+        self.storage.sync_dir(&parent).map_err(|e| failed("syncing", &parent, e))?;
+        for entry in listed {
+            if let Some(base) = base_offset_of(&entry.name) {
+                self.bases.push(base);
+            } else if let Some(offset) = offset_in_name(&entry.name, ".snapshot") {
+                self.snapshots.push(offset);
+            } else if Path::new(&entry.name).extension().is_some_and(|suffix| suffix == "tmp") {
+                self.remove(&entry.name)?;
+            }
+        }
+        self.bases.sort_unstable();
+        self.snapshots.sort_unstable();
+        let path = self.dir.join(checkpoint::FILE_NAME);
+        let bytes = read_file(&**self.storage, &path).map_err(|e| failed("reading", &path, e))?;
+        self.persisted = bytes.and_then(|bytes| Checkpoint::decode(&bytes));
+        let first = self.bases.first().copied().unwrap_or(0);
+        self.checkpoint =
+            self.persisted.clone().unwrap_or(Checkpoint { log_start: first, ..Default::default() });
+        self.report.mark = self.checkpoint.mark;
+        while self.bases.len() > 1 && self.bases[1] <= self.checkpoint.log_start {
+            let base = self.bases.remove(0);
+            self.remove(&file_name(base))?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> Result<(), LogError> {
+        let path = self.dir.join(name);
+        self.storage.remove(&path).map_err(|e| failed("removing", &path, e))
+    }
+
+    /// Walks every segment in order, up to the place where the log has to be cut.
+    fn verify_segments(&mut self) -> Result<(), LogError> {
+        if let Some(first) = self.bases.first().copied().filter(|first| *first > self.checkpoint.log_start) {
+            let from = self.checkpoint.log_start;
+            self.report.damaged.push(Damaged { from, next: first, bytes: 0 });
+            self.checkpoint.log_start = first;
+        }
+        let mark = self.checkpoint.mark;
+        let bases = self.bases.clone();
+        for (n, base) in bases.iter().copied().enumerate() {
+            let next_base = bases.get(n + 1).copied();
+            let path = self.dir.join(file_name(base));
+            let file =
+                self.storage.open(&path, OpenMode::Existing).map_err(|e| failed("opening", &path, e))?;
+            let below_mark = next_base.is_some_and(|next| next <= mark);
+            let check_crc = self.config.recovery == RecoveryMode::Full || !below_mark;
+            let index_interval = self.config.index_interval_bytes;
+            let expect = Expect { base_offset: base, next_base, mark, check_crc, index_interval };
+            let mut scan = scan(&*file, &expect).map_err(|e| failed("reading", &path, e))?;
+            self.count(&scan, check_crc);
+            let end = scan.published.next_offset;
+            let whole = end >= next_base.unwrap_or(mark) && scan.junk_end.is_none();
+            let torn = !whole && end >= mark;
+            let torn_bytes = scan.junk_end.map_or(0, |junk| junk - scan.published.size);
+            if !whole && !torn {
+                // Lost below the mark up to the next segment, or in the last one up to the mark.
+                let region = Region {
+                    from: end,
+                    next: next_base.unwrap_or(mark),
+                    pos: scan.published.size,
+                    end: scan.published.size + torn_bytes,
+                };
+                scan.damage.push(region);
+                scan.published.next_offset = region.next;
+            }
+            self.report_damage(&scan);
+            let segment = Arc::new(Segment::new(base, path, file, scan.published, scan.damage));
+            self.segments.push(Arc::clone(&segment));
+            if torn {
+                self.cut(&segment, torn_bytes, &bases[n + 1..])?;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, scan: &Scan, checked: bool) {
+        let batches =
+            if checked { &mut self.report.proven_batches } else { &mut self.report.trusted_batches };
+        *batches += scan.batches;
+        for (epoch, start) in &scan.epochs {
+            self.checkpoint.epochs.assign(*epoch, *start);
+        }
+    }
+
+    fn report_damage(&mut self, scan: &Scan) {
+        let lost = scan.damage.iter().filter(|region| region.next > region.from);
+        self.report.damaged.extend(lost.map(|region| Damaged {
+            from: region.from,
+            next: region.next,
+            bytes: region.end - region.pos,
+        }));
+    }
+
+    /// Ends the log at the end of `segment`. What follows is moved aside first, durably, then the segment is cut,
+    /// durably: bytes of today must never be found again behind batches that are written tomorrow.
+    fn cut(&mut self, segment: &Segment, torn_bytes: u64, later: &[i64]) -> Result<(), LogError> {
+        let size = segment.size();
+        self.report.cut_at = Some(segment.next_offset());
+        self.report.cut_bytes += torn_bytes;
+        if torn_bytes > 0 {
+            let path = self.free_name(&format!("{:020}.cut", segment.next_offset()))?;
+            self.copy_aside(segment, size, torn_bytes, &path)
+                .map_err(|e| failed("keeping cut bytes in", &path, e))?;
+        }
+        for base in later {
+            let from = self.dir.join(file_name(*base));
+            let file =
+                self.storage.open(&from, OpenMode::ReadOnly).map_err(|e| failed("opening", &from, e))?;
+            self.report.cut_bytes += file.len().map_err(|e| failed("measuring", &from, e))?;
+            let to = self.free_name(&format!("{base:020}.log.cut"))?;
+            self.storage.rename(&from, &to).map_err(|e| failed("moving aside", &from, e))?;
+        }
+        self.storage.sync_dir(self.dir).map_err(|e| failed("syncing", self.dir, e))?;
+        segment.file.set_len(size).map_err(|e| failed("cutting", &segment.path, e))?;
+        segment.file.sync_data().map_err(|e| failed("syncing", &segment.path, e))
+    }
+
+    fn copy_aside(&self, segment: &Segment, mut pos: u64, len: u64, to: &Path) -> io::Result<()> {
+        let copy = self.storage.open(to, OpenMode::CreateNew)?;
+        let mut written = 0;
+        let mut buffer = vec![0; COPY_CHUNK];
+        while written < len {
+            let wanted = COPY_CHUNK.min(usize::try_from(len - written).unwrap_or(COPY_CHUNK));
+            let read = crate::storage::read_up_to(&*segment.file, &mut buffer[..wanted], pos)?;
+            if read == 0 {
+                break;
+            }
+            copy.write_at(&[&buffer[..read]], written)?;
+            pos += read as u64;
+            written += read as u64;
+        }
+        copy.sync_data()
+    }
+
+    /// `name`, with a number behind it when the name is taken.
+    fn free_name(&self, name: &str) -> Result<PathBuf, LogError> {
+        let taken = self.storage.list(self.dir).map_err(|e| failed("listing", self.dir, e))?;
+        let is_taken = |wanted: &str| taken.iter().any(|entry| entry.name == wanted);
+        let mut candidate = name.to_owned();
+        let mut n = 1;
+        while is_taken(&candidate) {
+            candidate = format!("{name}.{n}");
+            n += 1;
+        }
+        Ok(self.dir.join(candidate))
+    }
+
+    /// Makes sure that there is a segment to append to and that no offset below the mark is given out again.
+    fn settle_the_end(&mut self) -> Result<(), LogError> {
+        let start = self.checkpoint.log_start;
+        let mark = self.checkpoint.mark;
+        let end = self.segments.last().map_or(start, |segment| segment.next_offset()).max(start);
+        if self.segments.is_empty() && mark > start {
+            self.report.damaged.push(Damaged { from: start, next: mark, bytes: 0 });
+        }
+        let end = end.max(mark);
+        let can_go_on = self.segments.last().is_some_and(|segment| {
+            let size = segment.size();
+            segment.next_offset() == end && !segment.damage.iter().any(|region| region.pos == size)
+        });
+        if !can_go_on {
+            let path = self.dir.join(file_name(end));
+            let file =
+                self.storage.open(&path, OpenMode::CreateNew).map_err(|e| failed("creating", &path, e))?;
+            let segment = Segment::new(end, path, file, Published::empty(end), Vec::new());
+            self.segments.push(Arc::new(segment));
+        }
+        self.report.log_start = start;
+        self.report.log_end = end;
+        self.report.clean = self.report.cut_at.is_none() && end == mark && self.persisted.is_some();
+        Ok(())
+    }
+
+    /// The newest sound snapshot that does not speak of offsets that were cut, plus every batch after it.
+    fn replay_producers(&mut self, now: Timestamp) -> Result<ProducerState, LogError> {
+        let end = self.report.log_end;
+        while let Some(beyond) = self.snapshots.pop_if(|offset| *offset > end) {
+            self.remove(&snapshot_name(beyond))?;
+        }
+        let mut state = ProducerState::default();
+        let mut from = self.checkpoint.log_start;
+        for offset in self.snapshots.iter().rev().copied() {
+            let path = self.dir.join(snapshot_name(offset));
+            let bytes = read_file(&**self.storage, &path).map_err(|e| failed("reading", &path, e))?;
+            if let Some(sound) = bytes.and_then(|bytes| ProducerState::decode(&bytes, offset)) {
+                (state, from) = (sound, offset);
+                break;
+            }
+        }
+        for segment in self.segments.iter().filter(|segment| segment.next_offset() > from) {
+            segment
+                .for_each_header(from, |_, header| {
+                    state.appended(header, header.base_offset, header.max_timestamp, now);
+                    Ok(true)
+                })
+                .map_err(|error| failed("reading", &segment.path, io::Error::other(error)))?;
+        }
+        Ok(state)
+    }
+
+    /// Forces what was found: it may have been in the page cache only, and readers are about to see it.
+    fn make_durable(&mut self) -> Result<(), LogError> {
+        let mark = self.checkpoint.mark;
+        for segment in self.segments.iter().filter(|segment| segment.next_offset() > mark) {
+            segment.file.sync_data().map_err(|e| failed("syncing", &segment.path, e))?;
+        }
+        self.storage.sync_dir(self.dir).map_err(|e| failed("syncing", self.dir, e))?;
+        self.checkpoint.mark = self.report.log_end;
+        self.checkpoint.epochs.cut(self.report.log_end);
+        if self.persisted.as_ref() != Some(&self.checkpoint) {
+            let path = self.dir.join(checkpoint::FILE_NAME);
+            write_atomic(&**self.storage, &path, &self.checkpoint.encode())
+                .map_err(|e| failed("writing", &path, e))?;
+        }
+        Ok(())
+    }
+}
