@@ -3,7 +3,11 @@
 mod builder;
 mod error;
 mod events;
+mod fetch_task;
+mod group_task;
 mod membership;
+mod messages;
+mod offset_task;
 mod offsets;
 mod shared;
 mod types;
@@ -14,17 +18,23 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
-use tramline_wire::{Record, TopicPartition};
+use tokio::time::Instant as TokioInstant;
+use tramline_wire::{Record, Str, TopicPartition};
 
 pub use builder::ConsumerBuilder;
-pub use error::{BuildConsumerError, CommitError, CommitFailure, ConsumeError, OffsetsError, SeekError};
+pub use error::{BuildConsumerError, CommitError, ConsumeError, OffsetsError, SeekError};
 pub use events::{Event, Events, Revocation};
+pub use tramline_core::client::consumer_commits::CommitFailure;
 pub use tramline_core::client::fetcher::{FetchError, Fetched, OffsetReset};
 pub use tramline_core::group::assignor::Assignor;
 pub use types::{CommitMode, GroupMetadata, OffsetAndMetadata, StartOffset};
 
 use crate::ClientConfig;
+use crate::cluster::{Cluster, jitter};
+use builder::Settings;
+use membership::Membership;
 use shared::Shared;
+use tramline_core::client::fetcher::OffsetSpec;
 
 /// Reads records. Every method takes `&self`; there is one buffer, so records go to whoever asks first.
 ///
@@ -38,6 +48,7 @@ use shared::Shared;
 #[derive(Debug)]
 pub struct Consumer {
     shared: Arc<Shared>,
+    cluster: Cluster,
 }
 
 impl Consumer {
@@ -47,9 +58,26 @@ impl Consumer {
         ConsumerBuilder::new(client)
     }
 
-    async fn start(builder: ConsumerBuilder) -> Result<Self, BuildConsumerError> {
-        let _ = builder;
-        Err(BuildConsumerError::NothingToRead)
+    async fn start(client: ClientConfig, mut settings: Settings) -> Result<Self, BuildConsumerError> {
+        let cluster = Cluster::connect(client).await?;
+        find_partitions(&cluster, &mut settings).await?;
+        let assigned = std::mem::take(&mut settings.assigned);
+        let subscribed = settings.subscribed.clone();
+        let membership = settings.member(cluster.config()).map(Membership::new);
+        let shares = membership.is_some();
+        let shared = Shared::new(settings, membership, cluster.backoff());
+        {
+            let mut state = shared.lock();
+            for (topic_partition, start) in assigned {
+                state.fetcher.assign(topic_partition, -1, start.for_fetcher());
+            }
+        }
+        tokio::spawn(fetch_task::run(Arc::clone(&shared), cluster.clone()));
+        tokio::spawn(offset_task::run(Arc::clone(&shared), cluster.clone()));
+        if shares {
+            tokio::spawn(group_task::run(Arc::clone(&shared), cluster.clone(), subscribed));
+        }
+        Ok(Self { shared, cluster })
     }
 
     /// Waits for records and takes those of one partition: at most `max_poll_records`, in order, with the offset after
@@ -160,7 +188,7 @@ impl Consumer {
         &self,
         partitions: &[TopicPartition],
     ) -> Result<BTreeMap<TopicPartition, Option<OffsetAndMetadata>>, OffsetsError> {
-        self.shared.committed(partitions).await
+        self.shared.committed(&self.cluster, partitions).await
     }
 
     /// The oldest offset of each of these partitions.
@@ -171,7 +199,7 @@ impl Consumer {
         &self,
         partitions: &[TopicPartition],
     ) -> Result<BTreeMap<TopicPartition, i64>, OffsetsError> {
-        self.shared.offsets(partitions, StartOffset::Earliest).await
+        self.shared.list_offsets(&self.cluster, partitions, OffsetSpec::Earliest).await
     }
 
     /// The end of each of these partitions: the offset the next record will have.
@@ -182,7 +210,7 @@ impl Consumer {
         &self,
         partitions: &[TopicPartition],
     ) -> Result<BTreeMap<TopicPartition, i64>, OffsetsError> {
-        self.shared.offsets(partitions, StartOffset::Latest).await
+        self.shared.list_offsets(&self.cluster, partitions, OffsetSpec::Latest).await
     }
 
     /// How many offsets lie between the position and the end the last fetch saw; `None` before the first one.
@@ -200,7 +228,7 @@ impl Consumer {
     /// Who commits.
     #[must_use]
     pub fn commit_mode(&self) -> CommitMode {
-        self.shared.commit_mode()
+        self.shared.settings.commit_mode
     }
 
     /// Who this consumer is in its group as of now; `None` without a group.
@@ -232,6 +260,31 @@ impl Consumer {
     pub async fn close(&self) {
         self.shared.close().await;
     }
+}
+
+/// Replaces topics that are read whole by their partitions.
+async fn find_partitions(cluster: &Cluster, settings: &mut Settings) -> Result<(), BuildConsumerError> {
+    if settings.assigned_topics.is_empty() {
+        return Ok(());
+    }
+    let topics: Vec<Str> = settings.assigned_topics.iter().map(|(topic, _)| topic.clone()).collect();
+    let until = TokioInstant::now() + cluster.config().connect_timeout;
+    let mut backoff = cluster.backoff();
+    let view = loop {
+        let view = cluster.refresh(Some(&topics), false).await?;
+        let Some(missing) = topics.iter().find(|topic| view.partition_count(topic).is_none()) else { break view };
+        let again = TokioInstant::now() + backoff.next_wait(jitter());
+        if again >= until {
+            return Err(BuildConsumerError::UnknownTopic(missing.clone()));
+        }
+        tokio::time::sleep_until(again).await;
+    };
+    for (topic, start) in std::mem::take(&mut settings.assigned_topics) {
+        let partitions = view.topics.get(&topic).into_iter().flat_map(|topic| &topic.partitions);
+        let whole = partitions.map(|row| (TopicPartition::new(&topic, row.partition), start));
+        settings.assigned.extend(whole);
+    }
+    Ok(())
 }
 
 impl Drop for Consumer {

@@ -3,12 +3,18 @@
 use std::time::Duration;
 
 use tramline_core::client::fetcher::{FetcherConfig, OffsetReset};
+use tramline_core::group::member::MemberConfig;
 use tramline_wire::{Str, TopicPartition};
 
 use super::error::BuildConsumerError;
 use super::types::{CommitMode, StartOffset};
 use super::{Assignor, Consumer};
 use crate::ClientConfig;
+
+/// What a member of a group reads ahead unless told otherwise.
+const GROUP_PREFETCH: usize = 16 << 20;
+/// The smallest batch with a record: header, lengths, one empty record.
+const SMALLEST_MAX_BYTES: usize = 68;
 
 /// Collects the settings of a [`Consumer`]. Nothing is checked or sent before [`ConsumerBuilder::build`].
 #[derive(Clone, Debug)]
@@ -32,6 +38,7 @@ pub(super) struct Settings {
     pub max_poll_interval: Duration,
     pub commit_mode: CommitMode,
     pub commit_timeout: Duration,
+    pub request_timeout: Duration,
     pub offset_reset: Option<OffsetReset>,
     pub prefetch: Option<usize>,
     pub fetcher: FetcherConfig,
@@ -40,7 +47,6 @@ pub(super) struct Settings {
 impl ConsumerBuilder {
     pub(super) fn new(client: ClientConfig) -> Self {
         Self {
-            client,
             settings: Settings {
                 assigned: Vec::new(),
                 assigned_topics: Vec::new(),
@@ -54,10 +60,12 @@ impl ConsumerBuilder {
                 max_poll_interval: Duration::from_secs(300),
                 commit_mode: CommitMode::Manual,
                 commit_timeout: Duration::from_secs(60),
+                request_timeout: client.request_timeout,
                 offset_reset: None,
                 prefetch: None,
                 fetcher: FetcherConfig::default(),
             },
+            client,
         }
     }
 
@@ -221,7 +229,76 @@ impl ConsumerBuilder {
     /// # Errors
     /// [`BuildConsumerError`]: contradicting settings, or an unreachable cluster when
     /// [`ConsumerBuilder::assign_topic`] needs to know a topic's partitions.
-    pub async fn build(self) -> Result<Consumer, BuildConsumerError> {
-        Consumer::start(self).await
+    pub async fn build(mut self) -> Result<Consumer, BuildConsumerError> {
+        self.settings.complete(&self.client);
+        self.settings.check()?;
+        Consumer::start(self.client, self.settings).await
+    }
+}
+
+impl Settings {
+    /// Fills in the defaults that depend on other settings.
+    fn complete(&mut self, client: &ClientConfig) {
+        let shares = !self.subscribed.is_empty();
+        self.fetcher.prefetch_bytes = self.prefetch.unwrap_or(if shares { GROUP_PREFETCH } else { 0 });
+        let reset = if shares { OffsetReset::Latest } else { OffsetReset::None };
+        self.fetcher.offset_reset = self.offset_reset.unwrap_or(reset);
+        self.fetcher.retry_backoff = client.retry_backoff;
+        self.fetcher.retry_backoff_max = client.retry_backoff_max;
+    }
+
+    fn check(&self) -> Result<(), BuildConsumerError> {
+        let assigns = !self.assigned.is_empty() || !self.assigned_topics.is_empty();
+        if assigns != self.subscribed.is_empty() {
+            return Err(BuildConsumerError::NothingToRead);
+        }
+        let starts = self.assigned.iter().map(|(_, start)| start);
+        let starts = starts.chain(self.assigned_topics.iter().map(|(_, start)| start));
+        if self.group.is_none() {
+            if !self.subscribed.is_empty() {
+                return Err(BuildConsumerError::NeedsGroup("subscribe"));
+            }
+            if starts.clone().any(|start| *start == StartOffset::Committed) {
+                return Err(BuildConsumerError::NeedsGroup("StartOffset::Committed"));
+            }
+            if self.commit_mode != CommitMode::Manual {
+                return Err(BuildConsumerError::NeedsGroup("CommitMode::Auto"));
+            }
+        }
+        let negative = starts.clone().any(|start| matches!(start, StartOffset::At(offset) if *offset < 0));
+        let fetcher = &self.fetcher;
+        let rules = [
+            (negative, "assign", "there are no negative offsets"),
+            (self.group.as_ref().is_some_and(|group| group.is_empty()), "group", "the name is empty"),
+            (self.assignors.is_empty(), "assignors", "at least one is needed"),
+            (self.session_timeout.is_zero(), "session_timeout", "must be above zero"),
+            (self.rebalance_timeout.is_zero(), "rebalance_timeout", "must be above zero"),
+            (self.heartbeat_interval.is_zero(), "heartbeat_interval", "must be above zero"),
+            (self.heartbeat_interval >= self.session_timeout, "heartbeat_interval", "must be below the session timeout"),
+            (self.max_poll_interval.is_zero(), "max_poll_interval", "must be above zero"),
+            (fetcher.max_bytes < SMALLEST_MAX_BYTES, "max_bytes", "below the size of the smallest record batch"),
+            (fetcher.partition_max_bytes == 0, "max_partition_fetch_bytes", "must be above zero"),
+            (fetcher.fetch_max_bytes == 0, "fetch_max_bytes", "must be above zero"),
+            (fetcher.max_poll_records == 0, "max_poll_records", "must be above zero"),
+            (self.commit_mode != CommitMode::Manual, "commit_mode", "automatic commits are not there yet"),
+        ];
+        match rules.into_iter().find(|(broken, _, _)| *broken) {
+            Some((_, setting, why)) => Err(BuildConsumerError::InvalidSetting { setting, why }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn member(&self, client: &ClientConfig) -> Option<MemberConfig> {
+        let group = self.group.clone().filter(|_| !self.subscribed.is_empty())?;
+        let mut config = MemberConfig::new(group);
+        config.instance_id.clone_from(&self.instance_id);
+        config.session_timeout = self.session_timeout;
+        config.rebalance_timeout = self.rebalance_timeout;
+        config.heartbeat_interval = self.heartbeat_interval;
+        config.assignors.clone_from(&self.assignors);
+        config.request_timeout = client.request_timeout;
+        config.retry_backoff = client.retry_backoff;
+        config.retry_backoff_max = client.retry_backoff_max;
+        Some(config)
     }
 }

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tramline_core::client::consumer_commits::CommitFailure;
 use tramline_core::client::fetcher::FetchError;
 use tramline_wire::{ErrorCode, Str, TopicPartition};
+
+use crate::error::CallError;
 
 /// Why a consumer could not be built.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -24,9 +27,12 @@ pub enum BuildConsumerError {
         /// What is wrong with its value.
         why: &'static str,
     },
-    /// The cluster could not be reached, or did not know a topic that was to be read whole.
+    /// No broker of the cluster could be asked within the connect timeout.
     #[error("the cluster cannot be asked: {0}")]
-    Unreachable(String),
+    Unreachable(#[from] CallError),
+    /// A topic that was to be read whole does not exist.
+    #[error("there is no topic {0}")]
+    UnknownTopic(Str),
 }
 
 /// Why no record could be handed out. Nothing was lost: positions stay where they are.
@@ -99,48 +105,6 @@ impl CommitError {
     #[must_use]
     pub fn is_fenced(&self) -> bool {
         self.failed.values().any(|why| matches!(why, CommitFailure::Fenced(_) | CommitFailure::NotOwned))
-    }
-}
-
-/// Why the offset of one partition was not committed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CommitFailure {
-    /// The consumer has no group.
-    #[error("the consumer has no group")]
-    NoGroup,
-    /// The partition is not ours (never was, is lost, its revocation was acknowledged, or it was assigned anew since).
-    /// Nothing was sent.
-    #[error("the partition is not owned any more")]
-    NotOwned,
-    /// There are no negative offsets. Nothing was sent.
-    #[error("{0} is not an offset")]
-    InvalidOffset(i64),
-    /// The coordinator does not know this member or generation: the partitions are lost or about to be.
-    #[error("the group fenced this member: {0}")]
-    Fenced(ErrorCode),
-    /// The coordinator refused the offset, and asking again would not help.
-    #[error("refused with {0}")]
-    Refused(ErrorCode),
-    /// The last try within the time limit ended like this. The offset may have been committed by a try whose answer was
-    /// lost.
-    #[error("not committed within {limit:?}: {last}")]
-    TimedOut {
-        /// The time limit.
-        limit: Duration,
-        /// How the last try ended.
-        last: String,
-    },
-    /// The consumer was closed before the commit was answered.
-    #[error("the consumer is closed")]
-    Closed,
-}
-
-impl CommitFailure {
-    /// Whether the same commit may succeed later.
-    #[must_use]
-    pub const fn is_retriable(&self) -> bool {
-        matches!(self, Self::TimedOut { .. })
     }
 }
 

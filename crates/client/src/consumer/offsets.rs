@@ -1,50 +1,263 @@
-//! Commits and committed offsets.
+//! Commits and committed offsets, beginnings and ends: what the handle asks for and how long it waits.
 
 use std::collections::BTreeMap;
 
-use tramline_wire::TopicPartition;
+use tokio::sync::oneshot;
+use tokio::time::Instant as TokioInstant;
+use tramline_core::client::consumer_commits::{CommitFailure, CommitId, CommitOffset, CommitQueue};
+use tramline_core::client::fetcher::OffsetSpec;
+use tramline_core::client::retry::Backoff;
+use tramline_wire::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use tramline_wire::messages::ListOffsetsResponse;
+use tramline_wire::{ErrorCode, Str, TopicPartition};
 
 use super::builder::Settings;
 use super::error::{CommitError, OffsetsError};
+use super::messages::{self, Committed};
 use super::shared::Shared;
-use super::types::{CommitMode, GroupMetadata, OffsetAndMetadata, StartOffset};
+use super::types::{GroupMetadata, OffsetAndMetadata};
+use crate::cluster::{Cluster, Target, jitter};
+use crate::error::CallError;
 
+type CommitReply = oneshot::Sender<Result<(), CommitError>>;
+
+/// The commits under way and who waits for them.
 #[derive(Debug)]
-pub(super) struct Commits {}
+pub(super) struct Commits {
+    pub queue: CommitQueue,
+    replies: BTreeMap<CommitId, CommitReply>,
+}
 
 impl Commits {
-    pub(super) fn new(_settings: &Settings) -> Self {
-        Self {}
+    pub(super) fn new(settings: &Settings, backoff: Backoff) -> Self {
+        Self { queue: CommitQueue::new(settings.commit_timeout, backoff), replies: BTreeMap::new() }
+    }
+
+    /// Tells those whose commit is finished. Nobody may be listening any more; the commit is made all the same.
+    pub(super) fn reply(&mut self) {
+        while let Some((id, failed)) = self.queue.poll_done() {
+            let outcome = if failed.is_empty() { Ok(()) } else { Err(CommitError { failed }) };
+            if let Some(reply) = self.replies.remove(&id) {
+                reply.send(outcome).ok();
+            }
+        }
     }
 }
 
 impl Shared {
-    pub(super) async fn commit(
-        &self,
-        offsets: BTreeMap<TopicPartition, OffsetAndMetadata>,
-    ) -> Result<(), CommitError> {
-        let _ = offsets;
-        std::future::pending().await
+    pub(super) async fn commit(&self, offsets: BTreeMap<TopicPartition, OffsetAndMetadata>) -> Result<(), CommitError> {
+        if self.settings.group.is_none() {
+            let failed = offsets.into_keys().map(|tp| (tp, CommitFailure::NoGroup)).collect::<BTreeMap<_, _>>();
+            return if failed.is_empty() { Ok(()) } else { Err(CommitError { failed }) };
+        }
+        let wanted = offsets.into_iter().map(|(tp, offset)| (tp, commit_offset(offset))).collect();
+        let (reply, outcome) = oneshot::channel();
+        {
+            let now = self.now();
+            let mut state = self.lock();
+            let id = state.commits.queue.push(wanted, now);
+            state.commits.replies.insert(id, reply);
+            state.commits.reply();
+        }
+        self.offsets.notify_one();
+        // The reply is dropped only with the whole consumer.
+        outcome.await.unwrap_or_else(|_| Err(CommitError { failed: BTreeMap::new() }))
     }
+
     pub(super) async fn committed(
         &self,
-        _partitions: &[TopicPartition],
+        cluster: &Cluster,
+        partitions: &[TopicPartition],
     ) -> Result<BTreeMap<TopicPartition, Option<OffsetAndMetadata>>, OffsetsError> {
-        std::future::pending().await
+        let Some(group) = &self.settings.group else { return Err(OffsetsError::NoGroup) };
+        let mut patience = Patience::new(self, cluster);
+        loop {
+            let last = match fetch_committed(cluster, group, partitions.to_vec()).await {
+                Ok(Ok(rows)) => match settled(rows)? {
+                    Ok(offsets) => return Ok(offsets),
+                    Err(code) => code.to_string(),
+                },
+                Ok(Err(code)) if is_transient(code) => code.to_string(),
+                Ok(Err(code)) => return Err(OffsetsError::GroupRefused(code)),
+                Err(CallError::NoCoordinator { code }) if !is_transient(code) => {
+                    return Err(OffsetsError::GroupRefused(code));
+                }
+                Err(error) => error.to_string(),
+            };
+            patience.pause(last).await?;
+        }
     }
-    pub(super) async fn offsets(
+
+    /// Where `spec` is in each partition, asked of the leaders.
+    pub(super) async fn list_offsets(
         &self,
-        _partitions: &[TopicPartition],
-        _at: StartOffset,
+        cluster: &Cluster,
+        partitions: &[TopicPartition],
+        spec: OffsetSpec,
     ) -> Result<BTreeMap<TopicPartition, i64>, OffsetsError> {
-        std::future::pending().await
+        let mut found = BTreeMap::new();
+        let mut patience = Patience::new(self, cluster);
+        loop {
+            let mut last = String::from("a partition has no leader");
+            let mut by_leader: BTreeMap<i32, Vec<(TopicPartition, i32)>> = BTreeMap::new();
+            for topic_partition in partitions.iter().filter(|tp| !found.contains_key(*tp)) {
+                if let Some(leader) = cluster.leader(topic_partition) {
+                    by_leader.entry(leader.node).or_default().push((topic_partition.clone(), leader.epoch));
+                }
+            }
+            for (node, wanted) in by_leader {
+                match cluster.call(Target::NodeControl(node), list_request(&wanted, spec)).await {
+                    Ok(answer) => last = take_offsets(answer, &mut found)?.unwrap_or(last),
+                    Err(error) => last = error.to_string(),
+                }
+            }
+            if partitions.iter().all(|tp| found.contains_key(tp)) {
+                return Ok(found);
+            }
+            let topics: Vec<Str> = partitions.iter().map(|tp| tp.topic.clone()).collect();
+            // A first look is not a failure to wait after; one that fails shows in the next round.
+            if patience.rounds == 0 {
+                patience.rounds = 1;
+            } else {
+                patience.pause(last).await?;
+            }
+            cluster.refresh(Some(&topics), false).await.ok();
+        }
     }
-    pub(super) fn commit_mode(&self) -> CommitMode {
-        self.settings.commit_mode
-    }
+
     pub(super) fn group_metadata(&self) -> Option<GroupMetadata> {
-        None
+        let group_id = self.settings.group.clone()?;
+        let instance_id = self.settings.instance_id.clone();
+        let state = self.lock();
+        let (generation, member_id) = state
+            .membership
+            .as_ref()
+            .map_or((-1, Str::new()), |membership| (membership.member.generation(), membership.member.member_id().clone()));
+        Some(GroupMetadata { group_id, generation, member_id, instance_id })
     }
-    pub(super) async fn unsubscribe(&self) {}
-    pub(super) fn dropped(&self) {}
+}
+
+fn commit_offset(offset: OffsetAndMetadata) -> CommitOffset {
+    let OffsetAndMetadata { offset, leader_epoch, metadata, generation } = offset;
+    CommitOffset { offset, leader_epoch, metadata, generation }
+}
+
+/// Repeats a question with growing pauses until the time limit.
+struct Patience<'a> {
+    shared: &'a Shared,
+    until: TokioInstant,
+    backoff: Backoff,
+    rounds: u32,
+}
+
+impl<'a> Patience<'a> {
+    fn new(shared: &'a Shared, cluster: &Cluster) -> Self {
+        let until = TokioInstant::now() + shared.settings.commit_timeout;
+        Self { shared, until, backoff: cluster.backoff(), rounds: 0 }
+    }
+
+    async fn pause(&mut self, last: String) -> Result<(), OffsetsError> {
+        self.rounds += 1;
+        if self.shared.lock().life > super::shared::Life::Running {
+            return Err(OffsetsError::Closed);
+        }
+        let again = TokioInstant::now() + self.backoff.next_wait(jitter());
+        if again >= self.until {
+            return Err(OffsetsError::TimedOut { limit: self.shared.settings.commit_timeout, last });
+        }
+        tokio::time::sleep_until(again).await;
+        Ok(())
+    }
+}
+
+/// Asks the group's coordinator, past the connection on which joins are parked. Forgets a coordinator that is none.
+pub(super) async fn fetch_committed(
+    cluster: &Cluster,
+    group: &Str,
+    partitions: Vec<TopicPartition>,
+) -> Result<Committed, CallError> {
+    let node = cluster.coordinator(group).await?;
+    let group_id = group.clone();
+    let build = move |version| messages::offset_fetch(version, group_id, partitions);
+    let timeout = cluster.config().request_timeout;
+    let answer = cluster.call_with(Target::NodeControl(node), timeout, build).await;
+    let committed = answer.map(messages::committed_offsets);
+    match &committed {
+        Ok(Err(ErrorCode::NotCoordinator | ErrorCode::CoordinatorNotAvailable)) | Err(_) => {
+            cluster.forget_coordinator(group);
+        }
+        Ok(_) => {}
+    }
+    committed
+}
+
+/// Whether asking a coordinator again may help.
+pub(super) const fn is_transient(code: ErrorCode) -> bool {
+    code.is_retriable()
+        || matches!(
+            code,
+            ErrorCode::UnstableOffsetCommit | ErrorCode::RebalanceInProgress | ErrorCode::UnknownServerError
+        )
+}
+
+type Offsets = BTreeMap<TopicPartition, Option<OffsetAndMetadata>>;
+
+/// All rows, or the code because of which to ask again.
+fn settled(
+    rows: BTreeMap<TopicPartition, Result<Option<OffsetAndMetadata>, ErrorCode>>,
+) -> Result<Result<Offsets, ErrorCode>, OffsetsError> {
+    let mut offsets = BTreeMap::new();
+    let mut again = None;
+    for (topic_partition, row) in rows {
+        match row {
+            Ok(offset) => {
+                offsets.insert(topic_partition, offset);
+            }
+            Err(code) if is_transient(code) => again = Some(code),
+            Err(code) => return Err(OffsetsError::Refused { topic_partition, code }),
+        }
+    }
+    Ok(again.map_or(Ok(offsets), Err))
+}
+
+fn list_request(wanted: &[(TopicPartition, i32)], spec: OffsetSpec) -> ListOffsetsRequest {
+    let mut topics: Vec<ListOffsetsTopic> = Vec::new();
+    for (topic_partition, epoch) in wanted {
+        let partition = ListOffsetsPartition {
+            partition_index: topic_partition.partition,
+            current_leader_epoch: *epoch,
+            timestamp: spec.wire_timestamp(),
+            ..Default::default()
+        };
+        match topics.iter_mut().find(|topic| topic.name == topic_partition.topic) {
+            Some(topic) => topic.partitions.push(partition),
+            None => topics.push(ListOffsetsTopic {
+                name: topic_partition.topic.clone(),
+                partitions: vec![partition],
+                ..Default::default()
+            }),
+        }
+    }
+    ListOffsetsRequest { replica_id: -1, topics, ..Default::default() }
+}
+
+/// Takes the offsets over; the last error because of which to ask again.
+fn take_offsets(
+    answer: ListOffsetsResponse,
+    found: &mut BTreeMap<TopicPartition, i64>,
+) -> Result<Option<String>, OffsetsError> {
+    let mut again = None;
+    for topic in answer.topics {
+        for row in topic.partitions {
+            let topic_partition = TopicPartition { topic: topic.name.clone(), partition: row.partition_index };
+            match ErrorCode::from(row.error_code) {
+                ErrorCode::None => {
+                    found.insert(topic_partition, row.offset);
+                }
+                code if is_transient(code) => again = Some(code.to_string()),
+                code => return Err(OffsetsError::Refused { topic_partition, code }),
+            }
+        }
+    }
+    Ok(again)
 }

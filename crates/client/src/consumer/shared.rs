@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
-use tramline_core::client::fetcher::{FetchError, Fetched, Fetcher, Position, Start};
+use tramline_core::client::fetcher::{FetchError, Fetched, Fetcher};
+use tramline_core::client::retry::Backoff;
 use tramline_core::time::Instant;
 use tramline_wire::{Record, TopicPartition};
 
@@ -33,6 +34,11 @@ pub(super) struct State {
     /// The group refused us for good.
     pub failed: Option<ConsumeError>,
     pub life: Life,
+    /// When the end comes in any case.
+    pub close_deadline: Option<Instant>,
+    leave_wanted: bool,
+    leave_begun: bool,
+    leaving: Vec<oneshot::Sender<()>>,
     ended: Vec<oneshot::Sender<()>>,
 }
 
@@ -77,8 +83,9 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(settings: Settings, fetcher: Fetcher, membership: Option<Membership>) -> Arc<Self> {
-        let commits = Commits::new(&settings);
+    pub(super) fn new(settings: Settings, membership: Option<Membership>, backoff: Backoff) -> Arc<Self> {
+        let commits = Commits::new(&settings, backoff);
+        let fetcher = Fetcher::new(settings.fetcher.clone());
         Arc::new(Self {
             state: Mutex::new(State {
                 fetcher,
@@ -90,6 +97,10 @@ impl Shared {
                 last_poll: Instant::ZERO,
                 failed: None,
                 life: Life::Running,
+                close_deadline: None,
+                leave_wanted: false,
+                leave_begun: false,
+                leaving: Vec::new(),
                 ended: Vec::new(),
             }),
             settings,
@@ -112,6 +123,11 @@ impl Shared {
     /// An instant of the machines' clock on tokio's.
     pub(super) fn tokio_instant(&self, at: Instant) -> tokio::time::Instant {
         self.started + at.since_start()
+    }
+
+    /// How long after the start of the machines' clock this is.
+    pub(super) fn since_start(&self, at: tokio::time::Instant) -> Duration {
+        at.saturating_duration_since(self.started)
     }
 
     /// Wakes every task: something changed that all of them act on.
@@ -169,13 +185,12 @@ impl Shared {
     }
 
     pub(super) fn seek(&self, topic_partition: &TopicPartition, to: StartOffset) -> Result<(), SeekError> {
-        let start = match (to, to.spec()) {
-            (StartOffset::At(offset), _) if offset < 0 => return Err(SeekError::Negative { offset }),
-            (StartOffset::At(offset), _) => Start::Offset(Position::at(offset)),
-            (_, Some(spec)) => Start::Lookup(spec),
-            (_, None) => Start::Awaiting,
-        };
-        if !self.lock().fetcher.seek(topic_partition, start) {
+        if let StartOffset::At(offset) = to
+            && offset < 0
+        {
+            return Err(SeekError::Negative { offset });
+        }
+        if !self.lock().fetcher.seek(topic_partition, to.for_fetcher()) {
             return Err(SeekError::NotAssigned(topic_partition.clone()));
         }
         self.fetching.notify_one();
@@ -299,17 +314,50 @@ impl Shared {
     pub(super) async fn close(&self) {
         let (ended, wait) = oneshot::channel();
         {
+            let now = self.now();
             let mut state = self.lock();
             if state.life == Life::Ended {
                 return;
             }
-            state.life = Life::Closing;
+            if state.life == Life::Running {
+                state.life = Life::Closing;
+                let patience = self.settings.rebalance_timeout + self.settings.request_timeout;
+                state.close_deadline = Some(now + patience);
+            }
             state.ended.push(ended);
             state.wake_readers();
         }
         self.wake_tasks();
         // An error means the tasks are gone with their runtime: nothing is left to wait for.
         wait.await.ok();
+    }
+
+    pub(super) async fn unsubscribe(&self) {
+        let (left, wait) = oneshot::channel();
+        {
+            let mut state = self.lock();
+            if state.membership.as_ref().is_none_or(|membership| membership.left) || state.life > Life::Running {
+                return;
+            }
+            state.leave_wanted = true;
+            state.leaving.push(left);
+        }
+        self.grouping.notify_one();
+        // An error means the tasks are gone with their runtime: nothing is left to wait for.
+        wait.await.ok();
+    }
+
+    /// The member has left its group, or cannot go on.
+    pub(super) fn left(&self) {
+        for waiting in std::mem::take(&mut self.lock().leaving) {
+            waiting.send(()).ok();
+        }
+    }
+
+    /// The handle is gone: the tasks end without telling the group.
+    pub(super) fn dropped(&self) {
+        self.lock().life = Life::Ended;
+        self.wake_tasks();
     }
 
     pub(super) fn ended(&self) {
@@ -319,8 +367,9 @@ impl Shared {
         for waker in std::mem::take(&mut state.events.wakers) {
             waker.wake();
         }
-        for ended in std::mem::take(&mut state.ended) {
-            ended.send(()).ok();
+        let waiting = std::mem::take(&mut state.ended).into_iter().chain(std::mem::take(&mut state.leaving));
+        for waiting in waiting.collect::<Vec<_>>() {
+            waiting.send(()).ok();
         }
         drop(state);
         self.wake_tasks();
@@ -332,6 +381,13 @@ impl State {
         for waker in std::mem::take(&mut self.readers) {
             waker.wake();
         }
+    }
+
+    /// Whether the member is to leave now; true once.
+    pub(super) fn begin_leaving(&mut self) -> bool {
+        let begin = (self.leave_wanted || self.life == Life::Closing) && !self.leave_begun;
+        self.leave_begun |= begin;
+        begin
     }
 
     /// Whether the program has asked for records lately enough.

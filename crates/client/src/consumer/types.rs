@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tramline_core::client::fetcher::OffsetSpec;
+use tramline_core::client::fetcher::{OffsetSpec, Position, Start};
 use tramline_wire::{Record, Str};
 
 /// Where reading of a partition begins.
@@ -22,12 +22,13 @@ pub enum StartOffset {
 }
 
 impl StartOffset {
-    pub(crate) const fn spec(self) -> Option<OffsetSpec> {
+    pub(super) const fn for_fetcher(self) -> Start {
         match self {
-            Self::Earliest => Some(OffsetSpec::Earliest),
-            Self::Latest => Some(OffsetSpec::Latest),
-            Self::Timestamp(at) => Some(OffsetSpec::Timestamp(at)),
-            Self::At(_) | Self::Committed => None,
+            Self::Earliest => Start::Lookup(OffsetSpec::Earliest),
+            Self::Latest => Start::Lookup(OffsetSpec::Latest),
+            Self::Timestamp(at) => Start::Lookup(OffsetSpec::Timestamp(at)),
+            Self::At(offset) => Start::Offset(Position::at(offset)),
+            Self::Committed => Start::Awaiting,
         }
     }
 }

@@ -193,10 +193,18 @@ impl Fetcher {
         self.partitions.get(topic_partition).and_then(Partition::position)
     }
 
-    /// The generation under which a partition is assigned, its revocation not announced.
+    /// Says why an [`Start::Awaiting`] partition cannot start.
+    pub fn fail(&mut self, topic_partition: &TopicPartition, generation: i32, error: FetchError) {
+        if let Some(partition) = self.awaiting(topic_partition, generation) {
+            partition.stand_at(Position::at(-1));
+            partition.tail = Some(Tail::Error(error));
+        }
+    }
+
+    /// The generation under which a partition is ours, also while its revocation is held open.
     #[must_use]
-    pub fn generation(&self, topic_partition: &TopicPartition) -> Option<i32> {
-        self.partitions.get(topic_partition).filter(|p| !p.withheld).map(|p| p.generation)
+    pub fn owned(&self, topic_partition: &TopicPartition) -> Option<i32> {
+        self.partitions.get(topic_partition).map(|p| p.generation)
     }
 
     /// The partitions that may be handed out, sorted, with their generations.

@@ -3,6 +3,7 @@
 pub mod accumulator;
 pub mod api_versions;
 pub mod connection;
+pub mod consumer_commits;
 pub mod fetcher;
 pub mod metadata;
 pub mod retry;

@@ -191,16 +191,33 @@ impl Fetcher {
         partition.stand_at(Position { offset: answer.offset, leader_epoch });
     }
 
-    /// Takes what metadata says, asked for or not; `None` when it was asked for and did not answer. Partitions without a
-    /// leader in it are asked about again.
+    /// Takes what metadata says after it was asked for; `None` when it did not answer. Partitions without a leader in it
+    /// are asked about again.
     pub fn handle_metadata(&mut self, view: Option<&ClusterView>, now: Instant) {
         self.metadata_in_flight = false;
+        if let Some(view) = view {
+            self.metadata_changed(view);
+        }
+        let wanting = self.partitions.values().any(|p| p.leader_stale && !p.withheld);
+        if wanting {
+            let factor = 1u32 << self.metadata_attempts.min(10);
+            let pause = self.config.retry_backoff.saturating_mul(factor).min(self.config.retry_backoff_max);
+            self.metadata_attempts = self.metadata_attempts.saturating_add(1);
+            self.metadata_retry_at = Some(now + pause);
+        } else {
+            self.metadata_attempts = 0;
+            self.metadata_retry_at = None;
+        }
+    }
+}
+
+impl Fetcher {
+    /// Takes what is known of the cluster, however it became known.
+    pub fn metadata_changed(&mut self, view: &ClusterView) {
         let reset = self.config.offset_reset;
         let mut epoch = self.epochs;
         for partition in self.partitions.values_mut() {
-            let Some(topic) = view.and_then(|view| view.topics.get(&partition.topic_partition.topic)) else {
-                continue;
-            };
+            let Some(topic) = view.topics.get(&partition.topic_partition.topic) else { continue };
             epoch += 1;
             let old_id = partition.topic_id;
             if !topic.id.is_zero() {
@@ -216,16 +233,6 @@ impl Fetcher {
             partition.leader_stale = false;
         }
         self.epochs = epoch;
-        let wanting = self.partitions.values().any(|p| p.leader_stale && !p.withheld);
-        if wanting {
-            let factor = 1u32 << self.metadata_attempts.min(10);
-            let pause = self.config.retry_backoff.saturating_mul(factor).min(self.config.retry_backoff_max);
-            self.metadata_attempts = self.metadata_attempts.saturating_add(1);
-            self.metadata_retry_at = Some(now + pause);
-        } else {
-            self.metadata_attempts = 0;
-            self.metadata_retry_at = None;
-        }
     }
 }
 
