@@ -266,8 +266,8 @@ impl BrokerConfig {
         if self.max_request_bytes < 1024 || self.max_request_bytes > i32::MAX as usize {
             return Err(("max_request_bytes", "must lie between 1,024 and 2,147,483,647"));
         }
-        if self.segment_bytes < 4096 || self.segment_bytes > 1 << 31 {
-            return Err(("segment_bytes", "must lie between 4,096 and 2,147,483,648"));
+        if self.segment_bytes < 4096 || self.segment_bytes > i32::MAX as u64 {
+            return Err(("segment_bytes", "must lie between 4,096 and 2,147,483,647"));
         }
         if self.group_min_session_timeout > self.group_max_session_timeout {
             return Err(("group_session_timeouts", "the smallest is above the largest"));

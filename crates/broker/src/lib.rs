@@ -18,12 +18,30 @@
 //!
 //! Consumers never read a record whose `acks=all` batch, or an earlier one, is not yet covered by a barrier.
 
+mod admin;
+mod blocking;
 mod builder;
+mod catalogue;
 mod config;
+mod connection;
+mod coordinator;
+mod engine;
 mod error;
+mod handlers;
+mod listener;
 mod metrics;
+mod node;
+mod partition;
+mod routes;
+mod shutdown;
+mod startup;
+mod stepped;
+mod topic_config;
+mod topics;
+mod write_actor;
 
 pub use builder::{Broker, BrokerBuilder, BrokerHandle};
 pub use config::BrokerConfig;
 pub use error::{ShutdownError, StartError};
 pub use metrics::MetricsSnapshot;
+pub use stepped::{Answer, SteppedBroker};
