@@ -4,6 +4,7 @@
 //! which no public type reaches: nobody else can read an answer meant for it. All decisions are made by the machines of
 //! `tramline-core`; what is here owns sockets, clocks and tasks.
 
+mod admin;
 mod broker_connection;
 mod cluster;
 mod config;
@@ -12,6 +13,7 @@ mod error;
 mod exchange;
 mod transport;
 
+pub use admin::*;
 pub use config::ClientConfig;
 pub use consumer::*;
 pub use error::CallError;
