@@ -88,15 +88,22 @@ impl Random {
     }
 }
 
+/// What it may hold for each byte when no element of the array can be read.
+const PER_UNREAD_BYTE: usize = 3;
+
 /// Decodes the bytes as `schema` and fails when that panics, holds too much, or gives a value that cannot be written.
 /// Returns whether the bytes were accepted.
 fn probe(schema: &Schema, version: i16, bytes: &[u8], seed: u64) -> bool {
+    bounded_probe(schema, version, bytes, seed, PER_BYTE)
+}
+
+fn bounded_probe(schema: &Schema, version: i16, bytes: &[u8], seed: u64, per_byte: usize) -> bool {
     let frame = Bytes::copy_from_slice(bytes);
     let case = || format!("{} version {version}, seed {seed}, bytes {bytes:02x?}", schema.name);
     let decode = || schema.describe(&mut Reader::new(frame.clone()), version);
     let (peak, result) = peak_of(|| catch_unwind(AssertUnwindSafe(decode)));
     let Ok(result) = result else { panic!("panic: {}", case()) };
-    assert!(peak <= PER_BYTE * bytes.len() + FIXED, "{peak} bytes held for {}: {}", bytes.len(), case());
+    assert!(peak <= per_byte * bytes.len() + FIXED, "{peak} bytes held for {}: {}", bytes.len(), case());
     if result.is_err() {
         return false;
     }
@@ -172,6 +179,20 @@ fn a_length_that_lies_allocates_nothing_for_what_is_not_there() {
                 let over = (place + lie.len()).min(blank.len());
                 probe(schema, version, &[&blank[..place], lie, &blank[over..]].concat(), 0);
                 probe(schema, version, &[&blank[..place], lie, &blank[place..], &[0; 300]].concat(), 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_count_that_only_might_be_true_reserves_no_more_than_the_bytes_that_are_there() {
+    // The count fits the bytes behind it, but no element in them is one: they are strings of absurd lengths.
+    let counts: [&[u8]; 2] = [&[0x81, 0x40], &[0, 0, 0x20, 0]];
+    every_version(|schema, version, blank| {
+        for place in 0..blank.len() {
+            for count in counts {
+                let bytes = [&blank[..place], count, &[0x7f; 40_000]].concat();
+                bounded_probe(schema, version, &bytes, 0, PER_UNREAD_BYTE);
             }
         }
     });

@@ -1,6 +1,5 @@
 //! Writes the Rust module of one schema.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -410,7 +409,10 @@ fn default_of(field: &Field) -> Result<Default> {
         (Type::String, None | Some("")) => Default::Empty("Str", nullable),
         (Type::Bytes, None | Some("")) => Default::Empty("Bytes", nullable),
         (Type::Array(_), None | Some("")) => Default::Empty("Vec", nullable),
-        (Type::Struct(_), None) => Default::Struct,
+        (Type::Struct(_), None) => {
+            ensure!(!nullable, "{}: a nullable struct whose default is not null", field.name);
+            Default::Struct
+        }
         (kind, Some(text)) => bail!("{}: default `{text}` for {kind:?}", field.name),
     })
 }
@@ -514,10 +516,13 @@ impl Steps {
     }
 }
 
-/// Whether the code mentions this name.
+/// Whether the code uses the variable of this name; a field or a path of that name is not a use.
 fn uses(code: &str, name: &str) -> bool {
-    let names: BTreeSet<&str> = code.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
-    names.contains(name)
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    code.match_indices(name).any(|(place, _)| {
+        let behind = &code[place + name.len()..];
+        !code[..place].ends_with(is_part) && !behind.starts_with(|c| is_part(c) && c != '.')
+    })
 }
 
 /// `HighWatermark` as `high_watermark`.
@@ -542,3 +547,6 @@ fn escaped(name: &str) -> String {
         _ => name.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

