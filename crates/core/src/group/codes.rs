@@ -22,4 +22,3 @@ pub(crate) const GROUP_ID_NOT_FOUND: i16 = ErrorCode::GroupIdNotFound.code();
 pub(crate) const MEMBER_ID_REQUIRED: i16 = ErrorCode::MemberIdRequired.code();
 pub(crate) const GROUP_MAX_SIZE_REACHED: i16 = ErrorCode::GroupMaxSizeReached.code();
 pub(crate) const FENCED_INSTANCE_ID: i16 = ErrorCode::FencedInstanceId.code();
-pub(crate) const GROUP_SUBSCRIBED_TO_TOPIC: i16 = ErrorCode::GroupSubscribedToTopic.code();

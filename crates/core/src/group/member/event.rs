@@ -72,6 +72,9 @@ pub enum MemberError {
         /// What did not fit.
         detail: &'static str,
     },
+    /// The subscription or an assignment is longer than the format can say.
+    #[error("a message to the group is too large for its format")]
+    TooLarge,
 }
 
 /// What a commit has to carry.
