@@ -33,7 +33,6 @@ const READ_BYTES: usize = 64 << 10;
 #[derive(Debug, Clone)]
 pub(crate) struct BrokerConnection {
     requests: mpsc::UnboundedSender<Box<dyn Exchange>>,
-    versions: std::sync::Arc<ApiVersions>,
 }
 
 impl BrokerConnection {
@@ -59,9 +58,8 @@ impl BrokerConnection {
 
     fn spawn(transport: Transport, versions: ApiVersions, config: &ClientConfig) -> Self {
         let (requests, queue) = mpsc::unbounded_channel();
-        let versions = std::sync::Arc::new(versions);
-        tokio::spawn(Task::new(transport, versions.clone(), config).run(queue));
-        Self { requests, versions }
+        tokio::spawn(Task::new(transport, versions, config).run(queue));
+        Self { requests }
     }
 
     /// Queues a request; what is started first is written first. The answer resolves exactly once.
@@ -77,19 +75,9 @@ impl BrokerConnection {
         answer
     }
 
-    /// What the broker speaks.
-    pub(crate) fn versions(&self) -> &ApiVersions {
-        &self.versions
-    }
-
     /// Whether the connection ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.requests.is_closed()
-    }
-
-    /// Resolves when the connection ended.
-    pub(crate) async fn closed(&self) {
-        self.requests.closed().await;
     }
 }
 
@@ -167,7 +155,7 @@ struct Waiting {
 
 struct Task {
     machine: Connection<Waiting>,
-    versions: std::sync::Arc<ApiVersions>,
+    versions: ApiVersions,
     client_id: String,
     started: TokioInstant,
     reader: ReadHalf<Transport>,
@@ -183,7 +171,7 @@ struct Task {
 }
 
 impl Task {
-    fn new(transport: Transport, versions: std::sync::Arc<ApiVersions>, config: &ClientConfig) -> Self {
+    fn new(transport: Transport, versions: ApiVersions, config: &ClientConfig) -> Self {
         let (reader, writer) = tokio::io::split(transport);
         Self {
             machine: Connection::new(),

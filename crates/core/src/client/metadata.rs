@@ -235,13 +235,13 @@ impl RefreshPolicy {
     pub fn handle_refreshed(&mut self, now: Instant, satisfied: bool, jitter: u32) {
         self.last = Some(now);
         self.wanted = !satisfied;
-        // A refresh that found everything may still be asked for again at once by a leader that moved twice.
+        // After success the next question is a new one and may be asked at once.
+        self.earliest = now;
         if satisfied {
             self.backoff.reset();
+        } else {
+            self.earliest += self.backoff.next_wait(jitter);
         }
-        let mut first = self.backoff.clone();
-        let wait = if satisfied { first.next_wait(jitter) } else { self.backoff.next_wait(jitter) };
-        self.earliest = now + wait;
     }
 }
 
@@ -368,6 +368,6 @@ mod tests {
         policy.handle_refreshed(at(300), true, half);
         assert_eq!(policy.next_refresh(), at(300_300), "then by age");
         policy.want();
-        assert_eq!(policy.next_refresh(), at(400), "and soon again, but not at once, when asked for");
+        assert_eq!(policy.next_refresh(), at(300), "and at once when something new is missing");
     }
 }

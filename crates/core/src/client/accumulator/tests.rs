@@ -1,0 +1,1 @@
+//! The rules of the accumulator, one test each, on virtual time.
