@@ -132,6 +132,7 @@ impl Log {
         self.barriered = self.barriered.max(forced.up_to);
         if self.dirty.forced(forced.taken_at) {
             self.checkpoint()?;
+            self.prune_snapshots(forced.up_to)?;
         }
         Ok(self.barriered)
     }

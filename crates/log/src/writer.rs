@@ -180,23 +180,35 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the producers as they are after all batches below `offset`. Not forced at a roll: it repeats what the
-    /// log says, and its CRC tells a torn one.
+    /// Writes the producers as they are after all batches below `offset`; forced here, or with the next ticket. A torn
+    /// one is told by its CRC.
     pub(crate) fn write_snapshot(&mut self, offset: i64, force: bool) -> Result<(), LogError> {
         let path = self.dir.join(snapshot_name(offset));
         let content = self.producers.encode(offset);
         let file = self.guard("creating", &path, self.storage.open(&path, OpenMode::Truncate))?;
         self.guard("writing", &path, file.write_at(&[&content], 0))?;
-        if force {
-            self.guard("syncing", &path, file.sync_data())?;
-            self.guard("syncing", &self.dir, self.storage.sync_dir(&self.dir))?;
-        }
         if self.snapshots.last() != Some(&offset) {
             self.snapshots.push(offset);
         }
-        while self.snapshots.len() > SNAPSHOTS_KEPT {
+        if !force {
+            self.dirty.file(&path, &file);
+            self.dirty.dir();
+            return Ok(());
+        }
+        self.guard("syncing", &path, file.sync_data())?;
+        self.guard("syncing", &self.dir, self.storage.sync_dir(&self.dir))?;
+        self.dirty.forget(&path);
+        self.prune_snapshots(offset)
+    }
+
+    /// Removes old snapshots. The newest one at or below `durable`, up to which snapshots have been forced, stays:
+    /// with old segments gone it may be all that is known of a producer.
+    pub(crate) fn prune_snapshots(&mut self, durable: i64) -> Result<(), LogError> {
+        let forced = self.snapshots.partition_point(|offset| *offset <= durable);
+        for _ in 0..forced.saturating_sub(SNAPSHOTS_KEPT) {
             let path = self.dir.join(snapshot_name(self.snapshots.remove(0)));
             self.guard("removing", &path, self.storage.remove(&path))?;
+            self.dirty.forget(&path);
         }
         Ok(())
     }
