@@ -121,6 +121,12 @@ fn read_theirs(batch: &Bytes) -> usize {
 }
 
 fn main() {
+    // Codecs by name as arguments; all without.
+    let mut chosen: Vec<Compression> =
+        std::env::args().skip(1).map(|name| name.parse().expect("a codec's name")).collect();
+    if chosen.is_empty() {
+        chosen = Compression::ALL.to_vec();
+    }
     println!("{}", stand());
     println!("median of {ROUNDS} rounds of {} ms, the two sides taking turns\n", SLICE.as_millis());
     let tp = TopicPartition::new("bench", 0);
@@ -129,7 +135,7 @@ fn main() {
         let inputs = inputs(size, headers);
         let records = theirs(&inputs);
         let count = inputs.len() as u64;
-        for codec in Compression::ALL {
+        for codec in chosen.clone() {
             let mut builder = BatchBuilder::new(codec);
             let ours = build_ours(&mut builder, &inputs);
             let made_by_them = build_theirs(&records, codec).freeze();

@@ -251,6 +251,7 @@ impl BatchBuilder {
     }
 }
 
+#[inline]
 fn field_len(field: Option<&[u8]>) -> usize {
     match field {
         None => 1,
@@ -258,6 +259,7 @@ fn field_len(field: Option<&[u8]>) -> usize {
     }
 }
 
+#[inline]
 fn put_field(out: &mut Vec<u8>, field: Option<&[u8]>) {
     match field {
         None => put_varint(out, -1),

@@ -93,6 +93,23 @@ pub enum BatchError {
     },
 }
 
+impl BatchError {
+    /// Whether the same bytes may be sound when they are asked for again: damage that a checksum or a length shows may
+    /// have happened on the way. Everything else was made so.
+    #[must_use]
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            Self::Crc { .. } | Self::LengthMismatch { .. } | Self::TooShort { .. } => true,
+            Self::WrongMagic { .. }
+            | Self::RecordCount { .. }
+            | Self::Record { .. }
+            | Self::UnknownCompression { .. }
+            | Self::Decompression { .. }
+            | Self::Full { .. } => false,
+        }
+    }
+}
+
 /// What is wrong with one record of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -32,14 +32,25 @@ impl<'a> Cursor<'a> {
     /// A zigzag 32-bit integer of one to five bytes.
     #[inline]
     pub(crate) fn varint(&mut self) -> Result<i32, RecordFlaw> {
-        let first = self.byte()?;
-        let raw = if first < 0x80 { u32::from(first) } else { self.long_varint(first)? };
+        // One and two bytes are nearly all there is, and go without a loop.
+        let raw = match self.bytes.get(self.at..) {
+            Some(&[first, ..]) if first < 0x80 => {
+                self.at += 1;
+                u32::from(first)
+            }
+            Some(&[first, second, ..]) if second < 0x80 => {
+                self.at += 2;
+                u32::from(first & 0x7f) | u32::from(second) << 7
+            }
+            _ => self.long_varint()?,
+        };
         Ok((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
     }
 
-    fn long_varint(&mut self, first: u8) -> Result<u32, RecordFlaw> {
-        let mut raw = u32::from(first & 0x7f);
-        for shift in [7u32, 14, 21] {
+    #[inline(never)]
+    fn long_varint(&mut self) -> Result<u32, RecordFlaw> {
+        let mut raw = 0;
+        for shift in [0u32, 7, 14, 21] {
             let byte = self.byte()?;
             raw |= u32::from(byte & 0x7f) << shift;
             if byte < 0x80 {
@@ -56,14 +67,24 @@ impl<'a> Cursor<'a> {
     /// A zigzag 64-bit integer of one to ten bytes.
     #[inline]
     pub(crate) fn varlong(&mut self) -> Result<i64, RecordFlaw> {
-        let first = self.byte()?;
-        let raw = if first < 0x80 { u64::from(first) } else { self.long_varlong(first)? };
+        let raw = match self.bytes.get(self.at..) {
+            Some(&[first, ..]) if first < 0x80 => {
+                self.at += 1;
+                u64::from(first)
+            }
+            Some(&[first, second, ..]) if second < 0x80 => {
+                self.at += 2;
+                u64::from(first & 0x7f) | u64::from(second) << 7
+            }
+            _ => self.long_varlong()?,
+        };
         Ok((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
     }
 
-    fn long_varlong(&mut self, first: u8) -> Result<u64, RecordFlaw> {
-        let mut raw = u64::from(first & 0x7f);
-        for shift in (7u32..63).step_by(7) {
+    #[inline(never)]
+    fn long_varlong(&mut self) -> Result<u64, RecordFlaw> {
+        let mut raw = 0;
+        for shift in (0u32..63).step_by(7) {
             let byte = self.byte()?;
             raw |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
@@ -145,6 +166,14 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, value: i32) {
 #[inline]
 pub(crate) fn put_varlong(out: &mut Vec<u8>, value: i64) {
     let mut raw = zigzag64(value);
+    if raw < 0x80 {
+        out.push(raw as u8);
+        return;
+    }
+    if raw < 0x4000 {
+        out.extend_from_slice(&[raw as u8 | 0x80, (raw >> 7) as u8]);
+        return;
+    }
     while raw >= 0x80 {
         out.push(raw as u8 | 0x80);
         raw >>= 7;
