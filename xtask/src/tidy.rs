@@ -16,7 +16,8 @@ use source::Source;
 /// The most lines a file may have.
 const MAX_LINES: usize = 600;
 /// Files that may say `unsafe`.
-const UNSAFE_ALLOWED: &[&str] = &["crates/wire/tests/hostile_bytes.rs"];
+const UNSAFE_ALLOWED: &[&str] =
+    &["crates/wire/tests/batch_mutations.rs", "crates/wire/tests/hostile_bytes.rs"];
 /// Folders of the machines this is built on.
 const MACHINE_PATHS: &[&str] = &[concat!("/wor", "k/"), concat!("/tm", "p/"), concat!("/hom", "e/")];
 const ADDRESSES: &[&str] = &[concat!("http", "://"), concat!("https", "://")];
@@ -49,7 +50,7 @@ pub fn run(root: &Path) -> Result<(Vec<Finding>, usize)> {
         let Ok(text) = String::from_utf8(bytes) else { continue };
         if path.ends_with(".rs") {
             sources.push(Source::new(path, text));
-        } else if !path.ends_with(".csv") && path != "Cargo.lock" {
+        } else if !path.ends_with(".csv") && !path.ends_with("Cargo.lock") {
             findings.extend(check_addresses(
                 path,
                 &text,
