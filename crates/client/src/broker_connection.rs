@@ -15,13 +15,15 @@ use tramline_core::client::api_versions::{ApiVersions, Handshake, Step};
 use tramline_core::client::connection::{Connection, Poison};
 use tramline_core::time::Instant;
 use tramline_wire::messages::{ApiVersionsRequest, ApiVersionsResponse};
-use tramline_wire::{ErrorCode, FrameDecoder, Message, Request, Str};
+use tramline_wire::{ErrorCode, FrameDecoder, Request, Str};
 
 use crate::config::ClientConfig;
 use crate::error::CallError;
 use crate::exchange::{Answer, Exchange, Typed};
 use crate::transport::Transport;
 
+/// Later versions of the handshake name the node they mean to reach, which a bootstrap address cannot.
+const NEWEST_HANDSHAKE: i16 = 4;
 /// No more requests are taken over while this many bytes wait for the socket.
 const WRITE_BACKLOG: usize = 4 << 20;
 /// Slices given to one vectored write.
@@ -38,7 +40,7 @@ pub(crate) struct BrokerConnection {
 impl BrokerConnection {
     /// Connects to `address` and finds out what it speaks. Bounded by the connect timeout.
     pub(crate) async fn dial(address: &str, config: &ClientConfig) -> Result<Self, CallError> {
-        let mut handshake = Handshake::new(ApiVersionsRequest::MAX_VERSION);
+        let mut handshake = Handshake::new(NEWEST_HANDSHAKE);
         let attempt = async {
             loop {
                 let transport =

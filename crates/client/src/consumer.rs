@@ -272,7 +272,9 @@ async fn find_partitions(cluster: &Cluster, settings: &mut Settings) -> Result<(
     let mut backoff = cluster.backoff();
     let view = loop {
         let view = cluster.refresh(Some(&topics), false).await?;
-        let Some(missing) = topics.iter().find(|topic| view.partition_count(topic).is_none()) else { break view };
+        let Some(missing) = topics.iter().find(|topic| view.partition_count(topic).is_none()) else {
+            break view;
+        };
         let again = TokioInstant::now() + backoff.next_wait(jitter());
         if again >= until {
             return Err(BuildConsumerError::UnknownTopic(missing.clone()));

@@ -60,7 +60,9 @@ fn step(shared: &Arc<Shared>, cluster: &Cluster, exchanges: &mut JoinSet<Done>) 
     while let Some(request) = state.fetcher.poll_request(now) {
         exchanges.spawn(exchange(cluster.clone(), request));
     }
-    Some(state.fetcher.next_timeout().map_or_else(|| TokioInstant::now() + FAR, |at| shared.tokio_instant(at)))
+    Some(
+        state.fetcher.next_timeout().map_or_else(|| TokioInstant::now() + FAR, |at| shared.tokio_instant(at)),
+    )
 }
 
 async fn exchange(cluster: Cluster, request: FetcherRequest) -> Done {
@@ -69,11 +71,17 @@ async fn exchange(cluster: Cluster, request: FetcherRequest) -> Done {
             let parked = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
             let timeout = cluster.config().request_timeout + parked;
             let answer = cluster.call_within(Target::Node(node), timeout, request).await;
-            Done::Fetch(ticket, answer.inspect_err(|error| tracing::debug!(node, %error, "fetch failed")).ok())
+            Done::Fetch(
+                ticket,
+                answer.inspect_err(|error| tracing::debug!(node, %error, "fetch failed")).ok(),
+            )
         }
         FetcherRequest::ListOffsets { node, request, ticket } => {
             let answer = cluster.call(Target::NodeControl(node), request).await;
-            Done::Lookup(ticket, answer.inspect_err(|error| tracing::debug!(node, %error, "lookup failed")).ok())
+            Done::Lookup(
+                ticket,
+                answer.inspect_err(|error| tracing::debug!(node, %error, "lookup failed")).ok(),
+            )
         }
         FetcherRequest::Metadata { topics } => refresh(cluster, topics).await,
         // The enum may grow; what is not understood cannot be sent.
@@ -83,7 +91,9 @@ async fn exchange(cluster: Cluster, request: FetcherRequest) -> Done {
 
 async fn refresh(cluster: Cluster, topics: Vec<Str>) -> Done {
     let answer = cluster.refresh(Some(&topics), false).await;
-    Done::Metadata { answered: answer.inspect_err(|error| tracing::debug!(%error, "metadata failed")).is_ok() }
+    Done::Metadata {
+        answered: answer.inspect_err(|error| tracing::debug!(%error, "metadata failed")).is_ok(),
+    }
 }
 
 fn apply(shared: &Arc<Shared>, cluster: &Cluster, done: Done) {

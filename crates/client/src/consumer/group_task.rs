@@ -152,7 +152,9 @@ async fn send(
         }
         RequestBody::Join(request) => call(cluster, target, timeout, request).await.map(ResponseBody::Join),
         RequestBody::Sync(request) => call(cluster, target, timeout, request).await.map(ResponseBody::Sync),
-        RequestBody::Heartbeat(request) => call(cluster, target, timeout, request).await.map(ResponseBody::Heartbeat),
+        RequestBody::Heartbeat(request) => {
+            call(cluster, target, timeout, request).await.map(ResponseBody::Heartbeat)
+        }
         RequestBody::Leave(request) => call(cluster, target, timeout, request).await.map(ResponseBody::Leave),
     }
 }

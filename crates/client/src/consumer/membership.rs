@@ -98,7 +98,8 @@ impl State {
         for topic_partition in membership.expired() {
             self.fetcher.unassign(&topic_partition);
         }
-        while let Some(event) = self.membership.as_mut().and_then(|membership| membership.member.poll_event()) {
+        while let Some(event) = self.membership.as_mut().and_then(|membership| membership.member.poll_event())
+        {
             self.handle_member_event(event, now);
         }
         let member = self.membership.as_mut().map(|membership| &mut membership.member);

@@ -56,17 +56,24 @@ pub(super) fn offset_commit(
 }
 
 /// The error code of each partition.
-pub(super) fn commit_codes(response: OffsetCommitResponse) -> impl Iterator<Item = (TopicPartition, ErrorCode)> {
+pub(super) fn commit_codes(
+    response: OffsetCommitResponse,
+) -> impl Iterator<Item = (TopicPartition, ErrorCode)> {
     response.topics.into_iter().flat_map(|topic| {
         topic.partitions.into_iter().map(move |row| {
-            let topic_partition = TopicPartition { topic: topic.name.clone(), partition: row.partition_index };
+            let topic_partition =
+                TopicPartition { topic: topic.name.clone(), partition: row.partition_index };
             (topic_partition, ErrorCode::from(row.error_code))
         })
     })
 }
 
 /// Asks for the group's committed offsets of these partitions.
-pub(super) fn offset_fetch(version: i16, group_id: Str, partitions: Vec<TopicPartition>) -> OffsetFetchRequest {
+pub(super) fn offset_fetch(
+    version: i16,
+    group_id: Str,
+    partitions: Vec<TopicPartition>,
+) -> OffsetFetchRequest {
     let topics = by_topic(partitions.into_iter().map(|topic_partition| (topic_partition, ())));
     let indexes = |rows: Vec<(i32, ())>| rows.into_iter().map(|(partition, ())| partition).collect();
     let require_stable = version >= 7;
@@ -75,15 +82,19 @@ pub(super) fn offset_fetch(version: i16, group_id: Str, partitions: Vec<TopicPar
         let topics = Some(topics.into_iter().map(topic).collect());
         return OffsetFetchRequest { group_id, topics, require_stable, ..Default::default() };
     }
-    let topic =
-        |(name, rows)| OffsetFetchRequestTopics { name, partition_indexes: indexes(rows), ..Default::default() };
+    let topic = |(name, rows)| OffsetFetchRequestTopics {
+        name,
+        partition_indexes: indexes(rows),
+        ..Default::default()
+    };
     let topics = Some(topics.into_iter().map(topic).collect());
     let group = OffsetFetchRequestGroup { group_id, topics, ..Default::default() };
     OffsetFetchRequest { groups: vec![group], require_stable, ..Default::default() }
 }
 
 /// What a group's answer about its offsets comes to: an error of the whole, or one row per partition.
-pub(super) type Committed = Result<BTreeMap<TopicPartition, Result<Option<OffsetAndMetadata>, ErrorCode>>, ErrorCode>;
+pub(super) type Committed =
+    Result<BTreeMap<TopicPartition, Result<Option<OffsetAndMetadata>, ErrorCode>>, ErrorCode>;
 
 /// The committed offsets in an answer of any version.
 pub(super) fn committed_offsets(response: OffsetFetchResponse) -> Committed {
@@ -93,7 +104,9 @@ pub(super) fn committed_offsets(response: OffsetFetchResponse) -> Committed {
         let row = match ErrorCode::from(code) {
             ErrorCode::None if offset < 0 => Ok(None),
             ErrorCode::None => Ok(Some(
-                OffsetAndMetadata::new(offset).leader_epoch(Some(epoch)).metadata(metadata.unwrap_or_default()),
+                OffsetAndMetadata::new(offset)
+                    .leader_epoch(Some(epoch))
+                    .metadata(metadata.unwrap_or_default()),
             )),
             code => Err(code),
         };

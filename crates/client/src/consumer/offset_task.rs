@@ -120,7 +120,8 @@ async fn commit(
     match answer {
         Ok(response) => {
             let codes = messages::commit_codes(response);
-            let results = codes.map(|(tp, code)| (tp, state.commit_result(cluster, &context, code, now))).collect();
+            let results =
+                codes.map(|(tp, code)| (tp, state.commit_result(cluster, &context, code, now))).collect();
             state.commits.queue.handle_answer(&results, now);
         }
         Err(error) => {
@@ -186,7 +187,9 @@ impl State {
             None => verdict_without_member(code),
         };
         match verdict {
-            CommitVerdict::Retry | CommitVerdict::RetryAfterRebalance => CommitResult::Retry(code.to_string()),
+            CommitVerdict::Retry | CommitVerdict::RetryAfterRebalance => {
+                CommitResult::Retry(code.to_string())
+            }
             CommitVerdict::Fenced => CommitResult::Failed(CommitFailure::Fenced(code)),
             CommitVerdict::Refused => CommitResult::Failed(CommitFailure::Refused(code)),
         }

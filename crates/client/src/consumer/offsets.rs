@@ -7,8 +7,10 @@ use tokio::time::Instant as TokioInstant;
 use tramline_core::client::consumer_commits::{CommitFailure, CommitId, CommitOffset, CommitQueue};
 use tramline_core::client::fetcher::OffsetSpec;
 use tramline_core::client::retry::Backoff;
-use tramline_wire::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use tramline_wire::messages::ListOffsetsResponse;
+use tramline_wire::messages::list_offsets_request::{
+    ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
+};
 use tramline_wire::{ErrorCode, Str, TopicPartition};
 
 use super::builder::Settings;
@@ -45,9 +47,13 @@ impl Commits {
 }
 
 impl Shared {
-    pub(super) async fn commit(&self, offsets: BTreeMap<TopicPartition, OffsetAndMetadata>) -> Result<(), CommitError> {
+    pub(super) async fn commit(
+        &self,
+        offsets: BTreeMap<TopicPartition, OffsetAndMetadata>,
+    ) -> Result<(), CommitError> {
         if self.settings.group.is_none() {
-            let failed = offsets.into_keys().map(|tp| (tp, CommitFailure::NoGroup)).collect::<BTreeMap<_, _>>();
+            let failed =
+                offsets.into_keys().map(|tp| (tp, CommitFailure::NoGroup)).collect::<BTreeMap<_, _>>();
             return if failed.is_empty() { Ok(()) } else { Err(CommitError { failed }) };
         }
         let wanted = offsets.into_iter().map(|(tp, offset)| (tp, commit_offset(offset))).collect();
@@ -129,10 +135,9 @@ impl Shared {
         let group_id = self.settings.group.clone()?;
         let instance_id = self.settings.instance_id.clone();
         let state = self.lock();
-        let (generation, member_id) = state
-            .membership
-            .as_ref()
-            .map_or((-1, Str::new()), |membership| (membership.member.generation(), membership.member.member_id().clone()));
+        let (generation, member_id) = state.membership.as_ref().map_or((-1, Str::new()), |membership| {
+            (membership.member.generation(), membership.member.member_id().clone())
+        });
         Some(GroupMetadata { group_id, generation, member_id, instance_id })
     }
 }
@@ -249,7 +254,8 @@ fn take_offsets(
     let mut again = None;
     for topic in answer.topics {
         for row in topic.partitions {
-            let topic_partition = TopicPartition { topic: topic.name.clone(), partition: row.partition_index };
+            let topic_partition =
+                TopicPartition { topic: topic.name.clone(), partition: row.partition_index };
             match ErrorCode::from(row.error_code) {
                 ErrorCode::None => {
                     found.insert(topic_partition, row.offset);

@@ -336,7 +336,9 @@ impl Shared {
         let (left, wait) = oneshot::channel();
         {
             let mut state = self.lock();
-            if state.membership.as_ref().is_none_or(|membership| membership.left) || state.life > Life::Running {
+            if state.membership.as_ref().is_none_or(|membership| membership.left)
+                || state.life > Life::Running
+            {
                 return;
             }
             state.leave_wanted = true;

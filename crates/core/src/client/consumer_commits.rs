@@ -134,7 +134,9 @@ impl CommitQueue {
         if self.closed {
             commit.fail_all(&CommitFailure::Closed);
         }
-        commit.fail_where(|_, wanted| (wanted.offset < 0).then_some(CommitFailure::InvalidOffset(wanted.offset)));
+        commit.fail_where(|_, wanted| {
+            (wanted.offset < 0).then_some(CommitFailure::InvalidOffset(wanted.offset))
+        });
         self.commits.push(commit);
         self.finish();
         id
@@ -150,7 +152,8 @@ impl CommitQueue {
             return None;
         }
         for commit in &mut self.commits {
-            commit.fail_where(|tp, wanted| (!owned(tp, wanted.generation)).then_some(CommitFailure::NotOwned));
+            commit
+                .fail_where(|tp, wanted| (!owned(tp, wanted.generation)).then_some(CommitFailure::NotOwned));
             if commit.deadline <= now {
                 commit.fail_all(&CommitFailure::TimedOut { limit: self.limit, last: self.last.clone() });
             }
@@ -253,7 +256,8 @@ impl CommitQueue {
     }
 
     fn finish(&mut self) {
-        let (finished, left): (Vec<_>, Vec<_>) = self.commits.drain(..).partition(|commit| commit.pending.is_empty());
+        let (finished, left): (Vec<_>, Vec<_>) =
+            self.commits.drain(..).partition(|commit| commit.pending.is_empty());
         self.commits = left;
         self.done.extend(finished.into_iter().map(|commit| (commit.id, commit.failed)));
     }
@@ -379,7 +383,10 @@ mod tests {
         let mut queue = queue();
         queue.push(offsets(&[(0, -1), (1, 5)]), at(0));
         assert_eq!(sent(&mut queue, at(0)), Some(vec![(1, 5)]));
-        queue.handle_answer(&all(&CommitResult::Failed(CommitFailure::Refused(ErrorCode::from(12))), &[1]), at(0));
+        queue.handle_answer(
+            &all(&CommitResult::Failed(CommitFailure::Refused(ErrorCode::from(12))), &[1]),
+            at(0),
+        );
         let failed = queue.poll_done().unwrap().1;
         assert_eq!(failed[&tp(0)], CommitFailure::InvalidOffset(-1));
         assert_eq!(failed[&tp(1)], CommitFailure::Refused(ErrorCode::from(12)));
