@@ -75,7 +75,7 @@ async fn producer_ids_are_never_given_out_twice() {
     for round in 0..4 {
         let mut client = stage.client().await;
         for _ in 0..if round == 0 { 1001 } else { 3 } {
-            let response = client.call(4, &InitProducerIdRequest::default()).await;
+            let response = client.call(4, &InitProducerIdRequest { transactional_id: None, ..Default::default() }).await;
             assert_eq!((response.error_code, response.producer_epoch), (0, 0));
             assert!(seen.insert(response.producer_id), "{} was given out twice", response.producer_id);
         }
