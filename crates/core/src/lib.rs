@@ -19,4 +19,5 @@ extern crate std;
 
 pub mod client;
 pub mod group;
+pub mod lanes;
 pub mod time;
