@@ -27,6 +27,10 @@ pub mod run;
 
 pub use budget::Budget;
 pub use commit::{CommitFailure, CommitFailureKind, CommitPolicy, CommitRefusal, CommitRequest, CommitToken};
-pub use lane::{Chunk, HasOffset, Lane, LaneId, LaneNumber, LaneState, Offer, Pull, StopReason, Stopped, Work};
+pub use lane::{
+    Chunk, HasOffset, Lane, LaneId, LaneNumber, LaneState, Offer, Pull, StopReason, Stopped, Work,
+};
 pub use offset_tracker::{Frontier, OffsetTracker, Ticket};
-pub use run::{BatchInfo, Effect, EndCause, LaneEnd, LaneOutcome, RevocationId, Run, RunConfig, RunEnd, StopPolicy};
+pub use run::{
+    BatchInfo, Effect, EndCause, LaneEnd, LaneOutcome, RevocationId, Run, RunConfig, RunEnd, StopPolicy,
+};

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use tramline_wire::TopicPartition;
 
-use super::{Frontier, LaneNumber};
+use super::{Frontier, LaneId, LaneNumber};
 use crate::time::Instant;
 
 /// When the runtime commits completed progress by itself.
@@ -71,7 +71,7 @@ pub enum CommitRefusal {
 }
 
 /// The driver's name for one waiting `commit()` call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommitToken(pub u64);
 
 /// One request to the group: the frontiers of some partitions.
@@ -79,8 +79,8 @@ pub struct CommitToken(pub u64);
 pub struct CommitRequest {
     /// Comes back with the result.
     pub id: u64,
-    /// What to commit; never empty, one entry per partition.
-    pub offsets: Vec<(TopicPartition, Frontier)>,
+    /// What to commit, and for which assignment; never empty, one entry per partition.
+    pub offsets: Vec<(LaneId, Frontier)>,
 }
 
 /// How often a lane's own commit is tried before its caller hears of the failure.
@@ -90,7 +90,7 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Account {
-    partition: TopicPartition,
+    id: LaneId,
     frontier: Option<Frontier>,
     committed: Option<i64>,
 }
@@ -112,7 +112,7 @@ struct Want {
 #[derive(Debug)]
 struct InFlight {
     id: u64,
-    entries: Vec<(LaneNumber, TopicPartition, Frontier, Want)>,
+    entries: Vec<(LaneNumber, LaneId, Frontier, Want)>,
 }
 
 /// Gathers what lanes and policy want committed into one request at a time.
@@ -132,8 +132,8 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    pub(super) fn open(&mut self, lane: LaneNumber, partition: TopicPartition) {
-        self.accounts.insert(lane, Account { partition, frontier: None, committed: None });
+    pub(super) fn open(&mut self, lane: LaneNumber, id: LaneId) {
+        self.accounts.insert(lane, Account { id, frontier: None, committed: None });
     }
 
     /// Forgets the lane: nothing of it gets into a later request.
@@ -186,7 +186,10 @@ impl Committer {
     /// Whether nothing of the lane is wanted or under way any more.
     pub(super) fn is_settled(&self, lane: LaneNumber) -> bool {
         !self.wanted.contains_key(&lane)
-            && self.in_flight.as_ref().is_none_or(|request| request.entries.iter().all(|entry| entry.0 != lane))
+            && self
+                .in_flight
+                .as_ref()
+                .is_none_or(|request| request.entries.iter().all(|entry| entry.0 != lane))
     }
 
     /// The failures since the last commit that worked.
@@ -210,7 +213,7 @@ impl Committer {
                 None => self.refuse(want, CommitRefusal::LaneClosed),
                 Some(account) => match account.dirty() {
                     None => self.answers.extend(want.calls.iter().map(|&(token, _)| (token, Ok(())))),
-                    Some(frontier) => entries.push((lane, account.partition.clone(), frontier, want)),
+                    Some(frontier) => entries.push((lane, account.id.clone(), frontier, want)),
                 },
             }
         }
@@ -231,11 +234,10 @@ impl Committer {
         };
         let mut retry = false;
         let mut fatal = false;
-        for (lane, partition, frontier, want) in request.entries {
-            let failure = result
-                .as_ref()
-                .err()
-                .filter(|failure| failure.partitions.is_empty() || failure.partitions.contains(&partition));
+        for (lane, id, frontier, want) in request.entries {
+            let failure = result.as_ref().err().filter(|failure| {
+                failure.partitions.is_empty() || failure.partitions.contains(&id.topic_partition)
+            });
             match failure.map(|failure| failure.kind) {
                 None => self.committed(lane, frontier, want),
                 Some(CommitFailureKind::Retriable) => retry |= self.try_again(lane, want),

@@ -73,6 +73,16 @@ pub trait HasOffset {
     fn leader_epoch(&self) -> Option<i32>;
 }
 
+impl HasOffset for tramline_wire::Record {
+    fn offset(&self) -> i64 {
+        Self::offset(self)
+    }
+
+    fn leader_epoch(&self) -> Option<i32> {
+        Self::leader_epoch(self)
+    }
+}
+
 /// A batch of one partition, in offset order, with what the source looked at to find it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk<R> {
@@ -282,7 +292,8 @@ impl<R: HasOffset> Lane<R> {
     }
 
     fn drop_queue(&mut self) -> usize {
-        let first = self.queue.iter().find_map(|chunk| chunk.records.as_slice().first()).map(HasOffset::offset);
+        let first =
+            self.queue.iter().find_map(|chunk| chunk.records.as_slice().first()).map(HasOffset::offset);
         self.dropped_from = self.dropped_from.or(first);
         self.buffered.give_back(self.buffered.used());
         self.queue.drain(..).map(|chunk| chunk.bytes).sum()

@@ -106,7 +106,8 @@ impl OffsetTracker {
 
     fn place(&mut self, slot: Slot) -> u32 {
         if self.free == NONE {
-            let place = u32::try_from(self.slots.len()).expect("fewer records in flight than memory can hold");
+            let place =
+                u32::try_from(self.slots.len()).expect("fewer records in flight than memory can hold");
             self.slots.push(slot);
             return place;
         }

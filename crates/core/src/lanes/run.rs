@@ -67,6 +67,8 @@ pub enum LaneOutcome {
     Failed,
     /// It was dropped because [`Effect::AbortLane`] said so.
     Aborted,
+    /// It is not waited for any longer, because [`Effect::AbandonLane`] said so.
+    Abandoned,
 }
 
 /// The end of a lane's processor.
@@ -157,6 +159,12 @@ pub enum Effect<B> {
         /// The lane.
         lane: LaneNumber,
     },
+    /// The processor cannot be dropped: finish the lane under it and report the end as
+    /// [`LaneOutcome::Abandoned`].
+    AbandonLane {
+        /// The lane.
+        lane: LaneNumber,
+    },
     /// Ask the source for no more of the partition.
     Pause(TopicPartition),
     /// Ask it for more again.
@@ -196,7 +204,10 @@ struct LaneEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LanePhase {
     Running,
-    Stopping { deadline: Instant, aborted: bool },
+    Stopping {
+        deadline: Instant,
+        aborted: bool,
+    },
     /// The processor has ended; only a last commit keeps the entry.
     Ended,
 }
@@ -350,9 +361,9 @@ impl<B> Run<B> {
         partition.lane = Some(lane);
         self.effects.push_back(Effect::StartLane { lane, id: id.clone() });
         self.effects.extend(partition.parked.drain(..).map(|(_, batch)| Effect::Deliver { lane, batch }));
+        self.committer.open(lane, id.clone());
         let entry = LaneEntry { id, phase: LanePhase::Running, revocation: None, owned: true };
         self.lanes.insert(lane, entry);
-        self.committer.open(lane, tp.clone());
         self.set_pause(tp);
     }
 
@@ -418,7 +429,8 @@ impl<B> Run<B> {
         let Some(tp) = self.lanes.get(&lane).map(|entry| entry.id.topic_partition.clone()) else {
             return;
         };
-        if let Some(partition) = self.partitions.get_mut(&tp).filter(|partition| partition.lane == Some(lane)) {
+        if let Some(partition) = self.partitions.get_mut(&tp).filter(|partition| partition.lane == Some(lane))
+        {
             change(partition);
             self.set_pause(&tp);
         }

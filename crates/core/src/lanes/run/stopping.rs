@@ -35,7 +35,8 @@ impl<B> Run<B> {
         let mut revocation = Revocation { release_by, lanes: Default::default(), commit_asked: false };
         for tp in partitions {
             self.partitions.remove(tp);
-            let lanes = self.lanes.iter_mut().filter(|(_, lane)| lane.owned && lane.id.topic_partition == *tp);
+            let lanes =
+                self.lanes.iter_mut().filter(|(_, lane)| lane.owned && lane.id.topic_partition == *tp);
             for (&number, lane) in lanes {
                 // Revoked a second time: the first revocation's hold ends with its own lanes.
                 if let Some(before) = lane.revocation.and_then(|before| self.revocations.get_mut(&before)) {
@@ -169,8 +170,11 @@ impl<B> Run<B> {
         }
         match (end.outcome, before) {
             (LaneOutcome::Failed, _) => self.begin_stop(now, EndCause::LaneFailed(lane)),
-            (LaneOutcome::Finished, LanePhase::Running) => self.begin_stop(now, EndCause::LaneEndedEarly(lane)),
-            _ => {}
+            (LaneOutcome::Abandoned, _) => self.end.still_running.push(lane),
+            (LaneOutcome::Finished, LanePhase::Running) => {
+                self.begin_stop(now, EndCause::LaneEndedEarly(lane))
+            }
+            (LaneOutcome::Finished | LaneOutcome::Aborted, _) => {}
         }
         self.start_lane(&tp);
         self.pump(now);
@@ -188,15 +192,12 @@ impl<B> Run<B> {
             })
             .collect();
         for (lane, aborted) in due {
+            let next = if aborted { Instant::from_start(Duration::MAX) } else { now + DROP_GRACE };
             if let Some(entry) = self.lanes.get_mut(&lane) {
-                entry.phase = if aborted {
-                    LanePhase::Ended
-                } else {
-                    LanePhase::Stopping { deadline: now + DROP_GRACE, aborted: true }
-                };
+                entry.phase = LanePhase::Stopping { deadline: next, aborted: true };
             }
             if aborted {
-                self.end.still_running.push(lane);
+                self.effects.push_back(Effect::AbandonLane { lane });
             } else {
                 self.end.timed_out.push(lane);
                 self.effects.push_back(Effect::StopLane { lane, reason: StopReason::Shutdown, hurry: true });
@@ -227,11 +228,14 @@ impl<B> Run<B> {
 
     /// Asks for the one commit that ends a revocation or the run, once its last lane has ended.
     pub(super) fn ask_for_final_commits(&mut self) {
-        if !self.config.has_group || !self.config.commit.is_managed() || self.end.cause == EndCause::CommitRefused
+        if !self.config.has_group
+            || !self.config.commit.is_managed()
+            || self.end.cause == EndCause::CommitRefused
         {
             return;
         }
-        let ended = |lane: &LaneNumber| self.lanes.get(lane).is_none_or(|entry| entry.phase == LanePhase::Ended);
+        let ended =
+            |lane: &LaneNumber| self.lanes.get(lane).is_none_or(|entry| entry.phase == LanePhase::Ended);
         for revocation in self.revocations.values_mut() {
             if !revocation.commit_asked && revocation.lanes.iter().all(ended) {
                 revocation.commit_asked = true;

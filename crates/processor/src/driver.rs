@@ -1,0 +1,499 @@
+//! Carries a run out: one loop that waits for whatever happens first, tells the machine, does what it says.
+//!
+//! The loop lives in the caller's own future; only lanes have tasks. It awaits nothing but the next thing to
+//! happen: commits, drains and handlers go on beside it.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::{Future, pending};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tramline_core::lanes::{
+    self, BatchInfo, Budget, Chunk, CommitFailure, CommitToken, Effect, LaneEnd, LaneId, LaneNumber,
+    LaneOutcome, Offer, RevocationId, Run, RunConfig, RunEnd, StopReason,
+};
+use tramline_core::time;
+use tramline_wire::TopicPartition;
+
+use crate::config::Settings;
+use crate::error::{BoxError, LaneCommitError, LaneReport, RunError, RunReport};
+use crate::lane::{Cell, Lane, LaneShared, Registry, RunShared, Signal, lock};
+use crate::source::{CommitError, CommitErrorKind, CommitOffset};
+use crate::source::{RevocationHold, Source, SourceBatch, SourceEvent, SourceEvents};
+
+mod outcome;
+mod processors;
+
+use outcome::LaneFailure;
+pub(crate) use processors::{ForEach, Lanes, StartLane};
+
+/// How many of the lanes that ended are kept for the report.
+const REPORTED_LANES: usize = 1024;
+
+type CommitInFlight<'a> = Pin<Box<dyn Future<Output = (u64, Result<(), CommitError>)> + Send + 'a>>;
+
+/// Runs until it is over.
+pub(crate) async fn run<S: Source, L: StartLane>(
+    source: &S,
+    settings: &Settings,
+    registry: Arc<Registry>,
+    shutdown: impl Future + Send,
+    start: L,
+) -> Result<RunReport, RunError> {
+    let mut shutdown = pin!(async {
+        shutdown.await;
+    });
+    let (signals, mut signalled) = mpsc::unbounded_channel();
+    let mut driver = Driver::new(source, settings, registry, signals, start);
+    let mut events = Some(source.events());
+    let mut asked_to_stop = false;
+    loop {
+        if let Some(end) = driver.carry_out() {
+            return driver.conclude(end);
+        }
+        let (wants_batches, timeout) = (driver.run.wants_batches(), driver.next_timeout());
+        tokio::select! {
+            biased;
+            () = &mut shutdown, if !asked_to_stop => {
+                asked_to_stop = true;
+                driver.run.handle_shutdown(driver.now());
+            }
+            event = next_event(&mut events) => match event {
+                Some(event) => driver.handle_event(event),
+                None => events = None,
+            },
+            Some(signal) = signalled.recv() => driver.handle_signal(signal),
+            Some(ended) = driver.tasks.join_next_with_id() => driver.handle_task_ended(ended),
+            (id, result) = commit_result(&mut driver.commit) => driver.handle_commit_result(id, result),
+            () = sleep_until(timeout) => driver.handle_timeout(),
+            polled = source.poll(), if wants_batches => {
+                // A change of the assignment that came before this batch must be known before it.
+                while let Some(event) = events.as_mut().and_then(SourceEvents::try_next) {
+                    driver.handle_event(event);
+                }
+                driver.handle_polled(polled);
+                // A source that always has a batch must not keep the lanes from running.
+                tokio::task::coop::consume_budget().await;
+            }
+        }
+    }
+}
+
+async fn next_event<E: SourceEvents>(events: &mut Option<E>) -> Option<SourceEvent> {
+    match events {
+        Some(events) => events.next().await,
+        None => pending().await,
+    }
+}
+
+async fn commit_result(commit: &mut Option<CommitInFlight<'_>>) -> (u64, Result<(), CommitError>) {
+    match commit {
+        Some(request) => {
+            let result = request.await;
+            *commit = None;
+            result
+        }
+        None => pending().await,
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => pending().await,
+    }
+}
+
+struct LiveLane {
+    shared: Arc<LaneShared>,
+    abort: AbortHandle,
+}
+
+struct Driver<'a, S, L> {
+    source: &'a S,
+    settings: &'a Settings,
+    start: L,
+    run: Run<SourceBatch>,
+    base: Instant,
+    shared: Arc<RunShared>,
+    tasks: JoinSet<Result<(), LaneFailure>>,
+    task_lanes: HashMap<Id, LaneNumber>,
+    lanes: BTreeMap<LaneNumber, LiveLane>,
+    current: HashMap<TopicPartition, LaneNumber>,
+    holds: BTreeMap<RevocationId, RevocationHold>,
+    revocations: u64,
+    calls: HashMap<CommitToken, oneshot::Sender<Result<(), LaneCommitError>>>,
+    next_call: u64,
+    commit: Option<CommitInFlight<'a>>,
+    failures: BTreeMap<LaneNumber, (LaneId, LaneFailure)>,
+    timed_out: BTreeMap<LaneNumber, LaneId>,
+    source_error: Option<BoxError>,
+    commit_error: Option<CommitError>,
+    ended: VecDeque<LaneReport>,
+    report: RunReport,
+}
+
+impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
+    fn new(
+        source: &'a S,
+        settings: &'a Settings,
+        registry: Arc<Registry>,
+        signals: mpsc::UnboundedSender<Signal>,
+        start: L,
+    ) -> Self {
+        let config = RunConfig {
+            commit: settings.commit,
+            stop: settings.stop,
+            stop_timeout: settings.stop_timeout,
+            has_group: source.commit_configuration().group.is_some(),
+        };
+        let bytes = std::sync::Mutex::new(Budget::new(settings.max_buffered_bytes));
+        Self {
+            source,
+            settings,
+            start,
+            run: Run::new(config, time::Instant::ZERO),
+            base: Instant::now(),
+            shared: Arc::new(RunShared { signals, bytes, registry }),
+            tasks: JoinSet::new(),
+            task_lanes: HashMap::new(),
+            lanes: BTreeMap::new(),
+            current: HashMap::new(),
+            holds: BTreeMap::new(),
+            revocations: 0,
+            calls: HashMap::new(),
+            next_call: 0,
+            commit: None,
+            failures: BTreeMap::new(),
+            timed_out: BTreeMap::new(),
+            source_error: None,
+            commit_error: None,
+            ended: VecDeque::new(),
+            report: RunReport::default(),
+        }
+    }
+
+    fn now(&self) -> time::Instant {
+        self.machine_time(Instant::now())
+    }
+
+    fn machine_time(&self, at: Instant) -> time::Instant {
+        time::Instant::from_start(at.saturating_duration_since(self.base))
+    }
+
+    /// When the machine wants to be called; none also when that lies beyond what the clock can say.
+    fn next_timeout(&self) -> Option<Instant> {
+        self.run.next_timeout().and_then(|at| self.base.checked_add(at.since_start()))
+    }
+
+    fn handle_timeout(&mut self) {
+        for (&number, lane) in &self.lanes {
+            if let Some(frontier) = lane.shared.cell().lane.frontier() {
+                self.run.handle_progress(number, frontier);
+            }
+        }
+        self.run.handle_timeout(self.now());
+    }
+
+    fn handle_event(&mut self, event: SourceEvent) {
+        let now = self.now();
+        match event {
+            SourceEvent::Assigned { generation, partitions } => {
+                tracing::info!(generation, partitions = %names(&partitions), "assigned");
+                self.run.handle_assigned(now, generation, partitions);
+            }
+            SourceEvent::Revoked { partitions, deadline, hold } => {
+                tracing::info!(partitions = %names(&partitions), "revoked");
+                self.revocations += 1;
+                let id = RevocationId(self.revocations);
+                self.holds.insert(id, hold);
+                let release_by = deadline.map(|at| self.machine_time(at));
+                self.run.handle_revoked(now, id, &partitions, release_by);
+            }
+            SourceEvent::Lost { partitions } => {
+                tracing::warn!(partitions = %names(&partitions), "lost");
+                self.run.handle_lost(now, &partitions);
+            }
+        }
+    }
+
+    fn handle_signal(&mut self, signal: Signal) {
+        match signal {
+            Signal::Room(number) => {
+                // The lane may have been filled again meanwhile; it signals anew then.
+                let has_room = self
+                    .lanes
+                    .get(&number)
+                    .is_some_and(|lane| lane.shared.cell().lane.state() != lanes::LaneState::Paused);
+                if has_room {
+                    self.run.handle_lane_room(number);
+                }
+            }
+            Signal::BytesRoom => {
+                if !lock(&self.shared.bytes).is_over() {
+                    self.run.handle_bytes_room();
+                }
+            }
+            Signal::Commit(number, reply) => {
+                self.next_call += 1;
+                let token = CommitToken(self.next_call);
+                self.calls.insert(token, reply);
+                let frontier = self.lanes.get(&number).and_then(|lane| lane.shared.cell().lane.frontier());
+                self.run.handle_commit_requested(self.now(), number, token, frontier);
+            }
+        }
+    }
+
+    fn handle_polled(&mut self, polled: Result<Option<SourceBatch>, S::Error>) {
+        let now = self.now();
+        match polled {
+            Ok(Some(batch)) => {
+                let info = BatchInfo {
+                    topic_partition: batch.topic_partition.clone(),
+                    generation: batch.generation,
+                    first_offset: batch.first_offset,
+                };
+                self.run.handle_batch(now, &info, batch);
+            }
+            Ok(None) => self.run.handle_source_closed(now),
+            Err(error) => {
+                self.source_error = Some(Box::new(error));
+                self.run.handle_source_failed(now);
+            }
+        }
+    }
+
+    fn handle_commit_result(&mut self, id: u64, result: Result<(), CommitError>) {
+        let mut failing = lock(&self.shared.registry.commit_failing);
+        match &result {
+            Ok(()) => {
+                self.report.commits += 1;
+                *failing = None;
+                tracing::debug!("committed");
+            }
+            Err(error) => {
+                self.report.commit_failures += 1;
+                let failures = failing.as_ref().map_or(0, |failing| failing.0) + 1;
+                *failing = Some((failures, error.to_string()));
+                tracing::warn!(%error, failures, "commit failed");
+                if error.kind == CommitErrorKind::Unauthorised {
+                    self.commit_error = Some(error.clone());
+                }
+            }
+        }
+        drop(failing);
+        let result = result.map_err(|error| CommitFailure { kind: error.kind, partitions: error.partitions });
+        self.run.handle_commit_result(self.now(), id, result);
+    }
+
+    fn handle_task_ended(&mut self, ended: Result<(Id, Result<(), LaneFailure>), JoinError>) {
+        let (task, result) = match ended {
+            Ok((task, result)) => (task, result.map_err(Some)),
+            Err(error) => (error.id(), Err(LaneFailure::of(error))),
+        };
+        if let Some(number) = self.task_lanes.remove(&task)
+            && let Some(lane) = self.lanes.remove(&number)
+        {
+            self.lane_ended(number, &lane.shared, result);
+        }
+    }
+
+    /// The processor of a lane has ended, or is not waited for any longer: `Err(None)` when it was dropped.
+    fn lane_ended(
+        &mut self,
+        number: LaneNumber,
+        lane: &Arc<LaneShared>,
+        result: Result<(), Option<LaneFailure>>,
+    ) {
+        let outcome = match result {
+            Ok(()) => match lane.cell().out_of_order {
+                Some((offset, expected)) => {
+                    self.failures
+                        .insert(number, (lane.id.clone(), LaneFailure::OutOfOrder { offset, expected }));
+                    LaneOutcome::Failed
+                }
+                None => {
+                    if lane.cell().lane.stop_reason().is_none() {
+                        self.failures.insert(number, (lane.id.clone(), LaneFailure::EndedEarly));
+                    }
+                    LaneOutcome::Finished
+                }
+            },
+            Err(Some(failure)) => {
+                self.failures.insert(number, (lane.id.clone(), failure));
+                LaneOutcome::Failed
+            }
+            Err(None) => LaneOutcome::Aborted,
+        };
+        self.finish_lane(number, lane, outcome);
+    }
+
+    fn finish_lane(&mut self, number: LaneNumber, lane: &Arc<LaneShared>, outcome: LaneOutcome) {
+        let (stopped, report) = {
+            let mut cell = lane.cell();
+            let reason = cell.lane.stop_reason();
+            let stopped = cell.lane.finish();
+            self.report.records_delivered += cell.lane.delivered();
+            self.report.records_completed += cell.lane.completed();
+            self.report.records_abandoned += cell.abandoned;
+            let report = LaneReport {
+                lane: lane.id.clone(),
+                reason,
+                frontier: cell.lane.frontier().map(|frontier| frontier.offset),
+                last_processed: cell.lane.last_processed(),
+                stopped_in: cell.stop_asked.map_or(Duration::ZERO, |asked| asked.elapsed()),
+            };
+            (stopped, report)
+        };
+        tracing::debug!(lane = %lane.id, ?outcome, frontier = ?report.frontier, "lane ended");
+        if self.ended.len() == REPORTED_LANES {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(report);
+        lane.hurry.cancel();
+        self.shared.give_bytes_back(stopped.freed_bytes);
+        lock(&self.shared.registry.lanes).remove(&number);
+        if self.current.get(&lane.id.topic_partition) == Some(&number) {
+            self.current.remove(&lane.id.topic_partition);
+        }
+        let end = LaneEnd { outcome, frontier: stopped.final_commit(), rewind_to: stopped.rewind_to };
+        self.run.handle_lane_ended(self.now(), number, end);
+    }
+
+    /// Does what the machine says until it says nothing more. Some when the run is over.
+    fn carry_out(&mut self) -> Option<RunEnd> {
+        while let Some(effect) = self.run.poll_effect() {
+            match effect {
+                Effect::StartLane { lane, id } => self.start_lane(lane, id),
+                Effect::Deliver { lane, batch } => self.deliver(lane, batch),
+                Effect::StopLane { lane, reason, hurry } => self.stop_lane(lane, reason, hurry),
+                Effect::AbortLane { lane } => self.abort_lane(lane),
+                Effect::AbandonLane { lane } => {
+                    if let Some(live) = self.lanes.remove(&lane) {
+                        self.finish_lane(lane, &live.shared, LaneOutcome::Abandoned);
+                    }
+                }
+                Effect::Pause(partition) => self.set_paused(&partition, true),
+                Effect::Resume(partition) => self.set_paused(&partition, false),
+                Effect::Commit(request) => {
+                    let source = self.source;
+                    let offsets =
+                        request.offsets.into_iter().map(|(lane, at)| CommitOffset::new(lane, at)).collect();
+                    self.commit = Some(Box::pin(async move { (request.id, source.commit(offsets).await) }));
+                }
+                Effect::CommitDone { token, answer } => {
+                    if let Some(reply) = self.calls.remove(&token) {
+                        // The caller may have stopped waiting.
+                        let _ = reply.send(answer.map_err(LaneCommitError::from));
+                    }
+                }
+                Effect::ReleaseRevocation(id) => drop(self.holds.remove(&id)),
+                Effect::Seek { topic_partition, offset } => self.source.seek(&topic_partition, offset),
+                Effect::End(end) => return Some(end),
+                other => debug_assert!(false, "an effect this driver does not know: {other:?}"),
+            }
+        }
+        None
+    }
+
+    fn start_lane(&mut self, number: LaneNumber, id: LaneId) {
+        let shared = Arc::new(LaneShared {
+            number,
+            cell: std::sync::Mutex::new(Cell {
+                lane: lanes::Lane::new(self.settings.max_buffered_records, self.start.at_once()),
+                working: None,
+                stop_asked: None,
+                abandoned: 0,
+                out_of_order: None,
+            }),
+            wake: Notify::new(),
+            hurry: CancellationToken::new(),
+            paused: AtomicBool::new(false),
+            group: self.source.group_metadata(),
+            run: Arc::clone(&self.shared),
+            id,
+        });
+        lock(&self.shared.registry.lanes).insert(number, Arc::clone(&shared));
+        self.current.insert(shared.id.topic_partition.clone(), number);
+        let abort = self.tasks.spawn(self.start.start(Arc::clone(&shared)));
+        self.task_lanes.insert(abort.id(), number);
+        self.lanes.insert(number, LiveLane { shared, abort });
+        self.report.lanes_started += 1;
+    }
+
+    fn deliver(&mut self, number: LaneNumber, batch: SourceBatch) {
+        let first_offset = batch.first_offset;
+        let Some(lane) = self.lanes.get(&number) else {
+            self.run.handle_lane_refused(number, first_offset);
+            return;
+        };
+        let bytes = batch.pinned_bytes();
+        // Before the lane can give them back.
+        lock(&self.shared.bytes).take(bytes);
+        let offer = lane.shared.cell().lane.offer(Chunk {
+            records: batch.records,
+            first_offset,
+            next_offset: batch.next_offset,
+            leader_epoch: batch.leader_epoch,
+            bytes,
+        });
+        lane.shared.wake.notify_one();
+        match offer {
+            Offer::Taken => {}
+            Offer::Full => self.run.handle_lane_full(number),
+            Offer::Refused => {
+                self.shared.give_bytes_back(bytes);
+                self.run.handle_lane_refused(number, first_offset);
+            }
+        }
+        if lock(&self.shared.bytes).is_over() {
+            self.run.handle_bytes_over(number);
+        }
+    }
+
+    fn stop_lane(&mut self, number: LaneNumber, reason: StopReason, hurry: bool) {
+        let Some(lane) = self.lanes.get(&number) else {
+            return;
+        };
+        let freed = {
+            let mut cell = lane.shared.cell();
+            cell.stop_asked.get_or_insert_with(Instant::now);
+            cell.lane.stop(reason, hurry)
+        };
+        if hurry {
+            lane.shared.hurry.cancel();
+        }
+        lane.shared.wake.notify_one();
+        self.shared.give_bytes_back(freed);
+        tracing::debug!(lane = %lane.shared.id, ?reason, hurry, "lane stops");
+    }
+
+    fn abort_lane(&mut self, number: LaneNumber) {
+        if let Some(lane) = self.lanes.get(&number) {
+            tracing::warn!(lane = %lane.shared.id, "lane did not stop in time");
+            self.timed_out.insert(number, lane.shared.id.clone());
+            lane.abort.abort();
+        }
+    }
+
+    fn set_paused(&mut self, partition: &TopicPartition, paused: bool) {
+        if paused {
+            self.source.pause(partition);
+        } else {
+            self.source.resume(partition);
+        }
+        if let Some(lane) = self.current.get(partition).and_then(|number| self.lanes.get(number)) {
+            Lane(Arc::clone(&lane.shared)).set_paused(paused);
+        }
+    }
+}
+
+fn names(partitions: &[TopicPartition]) -> String {
+    partitions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,341 @@
+//! Lanes as their users hold them, and what a lane's processor and the run's coordinator share.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tramline_core::lanes::{
+    self, Budget, LaneId, LaneNumber, Pull, StopReason, Ticket, Work,
+};
+use tramline_wire::{Record, TopicPartition};
+
+use crate::error::LaneCommitError;
+use crate::source::GroupMetadata;
+
+/// What a lane tells the coordinator.
+pub(crate) enum Signal {
+    /// A full lane has room again.
+    Room(LaneNumber),
+    /// The run's bytes have room again.
+    BytesRoom,
+    /// A `commit()` call.
+    Commit(LaneNumber, oneshot::Sender<Result<(), LaneCommitError>>),
+}
+
+/// What all lanes of a run share.
+pub(crate) struct RunShared {
+    pub signals: mpsc::UnboundedSender<Signal>,
+    pub bytes: Mutex<Budget>,
+    pub registry: Arc<Registry>,
+}
+
+/// What a [`Monitor`](crate::Monitor) looks at.
+#[derive(Default)]
+pub(crate) struct Registry {
+    pub lanes: Mutex<BTreeMap<LaneNumber, Arc<LaneShared>>>,
+    pub commit_failing: Mutex<Option<(u32, String)>>,
+}
+
+/// Locks; a panic elsewhere leaves nothing half-done behind these locks, since every change under one is a
+/// single call into a machine.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One lane, shared by its processor and the coordinator.
+pub(crate) struct LaneShared {
+    pub number: LaneNumber,
+    pub id: LaneId,
+    pub cell: Mutex<Cell>,
+    /// There may be work, or the lane stops.
+    pub wake: Notify,
+    /// The processor is to hurry.
+    pub hurry: CancellationToken,
+    pub paused: AtomicBool,
+    pub group: Option<GroupMetadata>,
+    pub run: Arc<RunShared>,
+}
+
+/// What is behind a lane's lock.
+pub(crate) struct Cell {
+    pub lane: lanes::Lane<Record>,
+    /// The oldest record being worked on, and since when, as far as anyone looked.
+    pub working: Option<(i64, Instant)>,
+    pub stop_asked: Option<Instant>,
+    pub abandoned: u64,
+    /// The source handed out this offset behind that one.
+    pub out_of_order: Option<(i64, i64)>,
+}
+
+impl LaneShared {
+    pub(crate) fn cell(&self) -> MutexGuard<'_, Cell> {
+        lock(&self.cell)
+    }
+
+    /// Completes a record, if there is one, and asks for work under the same lock.
+    pub(crate) fn complete_and_pull(&self, done: Option<Ticket>) -> Work<Record> {
+        let Pull { work, room, freed_bytes } = {
+            let mut cell = self.cell();
+            if let Some(ticket) = done {
+                cell.lane.complete(ticket);
+            }
+            let pull = cell.lane.next();
+            if let Work::OutOfOrder { offset, expected } = pull.work {
+                cell.out_of_order = Some((offset, expected));
+            }
+            pull
+        };
+        if room {
+            // The coordinator is gone only when the run is over, and then nobody is paused.
+            let _ = self.run.signals.send(Signal::Room(self.number));
+        }
+        self.run.give_bytes_back(freed_bytes);
+        work
+    }
+
+    /// Notes when a handler was first seen waiting on its record.
+    pub(crate) fn note_working(&self, now: Instant) {
+        self.cell().note_working(now);
+    }
+}
+
+impl Cell {
+    pub(crate) fn note_working(&mut self, now: Instant) {
+        self.working = match (self.lane.oldest_unfinished(), self.working) {
+            (None, _) => None,
+            (Some(offset), Some(known)) if known.0 == offset => Some(known),
+            (Some(offset), _) => Some((offset, now)),
+        };
+    }
+}
+
+impl RunShared {
+    pub(crate) fn give_bytes_back(&self, bytes: usize) {
+        if bytes > 0 && lock(&self.bytes).give_back(bytes) {
+            // As above: no coordinator, nobody paused.
+            let _ = self.signals.send(Signal::BytesRoom);
+        }
+    }
+}
+
+/// A handle on one lane: one partition under one assignment. Owned, and cheap to clone.
+///
+/// Kept longer than the lane lives it does no harm: its commits are refused then.
+#[derive(Clone)]
+pub struct Lane(pub(crate) Arc<LaneShared>);
+
+impl Lane {
+    /// The partition whose records the lane carries.
+    #[must_use]
+    pub fn topic_partition(&self) -> &TopicPartition {
+        &self.0.id.topic_partition
+    }
+
+    /// The generation in which the partition was assigned.
+    #[must_use]
+    pub fn generation(&self) -> i32 {
+        self.0.id.generation
+    }
+
+    /// Partition and generation together.
+    #[must_use]
+    pub fn id(&self) -> &LaneId {
+        &self.0.id
+    }
+
+    /// The highest record offset that was completed in this lane. It may lie above the frontier.
+    #[must_use]
+    pub fn last_processed(&self) -> Option<i64> {
+        self.0.cell().lane.last_processed()
+    }
+
+    /// The offset that may be committed: everything of this lane below it is completed. None until the lane
+    /// made progress.
+    #[must_use]
+    pub fn frontier(&self) -> Option<i64> {
+        self.0.cell().lane.frontier().map(|frontier| frontier.offset)
+    }
+
+    /// How many records wait in the lane's queue.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.0.cell().lane.queued()
+    }
+
+    /// Waits until the lane's work is to be given up soon: it was cancelled, the partition was lost, or the
+    /// time to drain is over. A draining lane is not hurried. Cancel-safe.
+    pub async fn stopping(&self) {
+        self.0.hurry.cancelled().await;
+    }
+
+    /// Whether [`stopping`](Self::stopping) is over.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.0.hurry.is_cancelled()
+    }
+
+    /// Why the lane stops, once it was told to, drained or not.
+    #[must_use]
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.0.cell().lane.stop_reason()
+    }
+
+    /// Who the source was in its group when the lane was started; `None` without a group.
+    #[must_use]
+    pub fn group_metadata(&self) -> Option<&GroupMetadata> {
+        self.0.group.as_ref()
+    }
+
+    /// A token that grows with every new owner of the partition and with every record: a store that refuses
+    /// writes with an older token than the newest it has seen cannot be written to by a former owner.
+    #[must_use]
+    pub fn fencing_token(&self, record: &Record) -> FencingToken {
+        FencingToken {
+            group: self.0.group.as_ref().map(|group| group.group_id.to_string()),
+            topic_partition: self.0.id.topic_partition.clone(),
+            generation: self.0.id.generation,
+            offset: record.offset(),
+        }
+    }
+
+    /// Commits this lane's frontier, as of now, under every commit policy. With nothing new to commit it
+    /// returns at once.
+    ///
+    /// The record being handled is not completed yet, and therefore not part of it. Works while the lane is
+    /// full or draining. Cancel-safe: the commit may happen all the same.
+    ///
+    /// # Errors
+    /// [`LaneCommitError`]; the run goes on, and the progress stays to be committed.
+    pub async fn commit(&self) -> Result<(), LaneCommitError> {
+        let (reply, answer) = oneshot::channel();
+        if self.0.run.signals.send(Signal::Commit(self.0.number, reply)).is_err() {
+            return Err(LaneCommitError::LaneClosed);
+        }
+        answer.await.unwrap_or(Err(LaneCommitError::LaneClosed))
+    }
+
+    pub(crate) fn set_paused(&self, paused: bool) {
+        self.0.paused.store(paused, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lane").field(&self.0.id).finish()
+    }
+}
+
+/// Says who works on which record, in an order a store can check.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken {
+    /// The group; none for a source without.
+    pub group: Option<String>,
+    /// The partition.
+    pub topic_partition: TopicPartition,
+    /// The generation of the assignment.
+    pub generation: i32,
+    /// The record's offset.
+    pub offset: i64,
+}
+
+/// The records of one lane, for a long-lived processor. Dereferences to [`Lane`].
+pub struct LaneStream {
+    lane: Lane,
+}
+
+impl LaneStream {
+    pub(crate) fn new(lane: Arc<LaneShared>) -> Self {
+        Self { lane: Lane(lane) }
+    }
+
+    /// The next record in offset order; `None` when the lane ends: drained after a revocation or a shutdown,
+    /// or cut short ([`Lane::is_stopping`]). Return from the processor then.
+    ///
+    /// Cancel-safe: a record leaves the queue only when this returns it.
+    pub async fn next(&mut self) -> Option<Delivered> {
+        loop {
+            match self.lane.0.complete_and_pull(None) {
+                Work::Record(record, ticket) => {
+                    let lane = Some(Arc::clone(&self.lane.0));
+                    return Some(Delivered { record, ticket, lane });
+                }
+                Work::End | Work::OutOfOrder { .. } => return None,
+                Work::Wait => self.lane.0.wake.notified().await,
+            }
+        }
+    }
+
+    /// The lane's handle, to keep or pass on.
+    #[must_use]
+    pub fn lane(&self) -> &Lane {
+        &self.lane
+    }
+}
+
+impl Deref for LaneStream {
+    type Target = Lane;
+
+    fn deref(&self) -> &Lane {
+        &self.lane
+    }
+}
+
+impl fmt::Debug for LaneStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LaneStream").field(&self.lane.0.id).finish()
+    }
+}
+
+/// A record that was handed to a processor. Dereferences to [`Record`].
+///
+/// Say [`done`](Self::done) when it is processed; in any order, from any task. A record that is dropped
+/// instead counts as not processed: nothing at or above it is committed while this lane lives.
+#[must_use = "a record that is dropped without done() is never committed"]
+pub struct Delivered {
+    record: Record,
+    ticket: Ticket,
+    lane: Option<Arc<LaneShared>>,
+}
+
+impl Delivered {
+    /// The record, which may be kept longer than this.
+    #[must_use]
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// The record is processed: its offset may be committed once those before it are processed too. What was
+    /// done for it must be durable. Without effect when the lane's processor has ended.
+    pub fn done(mut self) {
+        if let Some(lane) = self.lane.take() {
+            lane.cell().lane.complete(self.ticket);
+        }
+    }
+}
+
+impl Drop for Delivered {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            lane.cell().abandoned += 1;
+        }
+    }
+}
+
+impl Deref for Delivered {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        &self.record
+    }
+}
+
+impl fmt::Debug for Delivered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Delivered").field(&self.record).finish()
+    }
+}
