@@ -312,19 +312,21 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
         result: Result<(), Option<LaneFailure>>,
     ) {
         let outcome = match result {
-            Ok(()) => match lane.cell().out_of_order {
-                Some((offset, expected)) => {
-                    self.failures
-                        .insert(number, (lane.id.clone(), LaneFailure::OutOfOrder { offset, expected }));
-                    LaneOutcome::Failed
+            Ok(()) => {
+                let (out_of_order, asked_to_stop) = {
+                    let cell = lane.cell();
+                    (cell.out_of_order, cell.lane.stop_reason().is_some())
+                };
+                let failure = match out_of_order {
+                    Some((offset, expected)) => Some(LaneFailure::OutOfOrder { offset, expected }),
+                    None if asked_to_stop => None,
+                    None => Some(LaneFailure::EndedEarly),
+                };
+                if let Some(failure) = failure {
+                    self.failures.insert(number, (lane.id.clone(), failure));
                 }
-                None => {
-                    if lane.cell().lane.stop_reason().is_none() {
-                        self.failures.insert(number, (lane.id.clone(), LaneFailure::EndedEarly));
-                    }
-                    LaneOutcome::Finished
-                }
-            },
+                if out_of_order.is_some() { LaneOutcome::Failed } else { LaneOutcome::Finished }
+            }
             Err(Some(failure)) => {
                 self.failures.insert(number, (lane.id.clone(), failure));
                 LaneOutcome::Failed

@@ -9,9 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tramline_core::lanes::{
-    self, Budget, LaneId, LaneNumber, Pull, StopReason, Ticket, Work,
-};
+use tramline_core::lanes::{self, Budget, LaneId, LaneNumber, Pull, StopReason, Ticket, Work};
 use tramline_wire::{Record, TopicPartition};
 
 use crate::error::LaneCommitError;

@@ -9,6 +9,7 @@
 //! processor per partition.
 
 mod config;
+mod consumer;
 mod driver;
 mod error;
 mod handler;
