@@ -1,7 +1,7 @@
 //! Tramline's own consumer as a source.
 
 use tramline_client::{
-    CommitFailure, CommitMode, ConsumeError, Consumer, Event, Events, OffsetAndMetadata,
+    CommitFailure, CommitMode, ConsumeError, Consumer, ErrorCode, Event, Events, OffsetAndMetadata,
 };
 use tramline_wire::TopicPartition;
 
@@ -22,7 +22,8 @@ impl Source for Consumer {
         };
         // The consumer hands out no batch that covers nothing: without records, at least the last offset
         // before `next_offset` was passed.
-        let first_offset = fetched.records.first().map_or(fetched.next_offset - 1, tramline_wire::Record::offset);
+        let first_offset =
+            fetched.records.first().map_or(fetched.next_offset - 1, tramline_wire::Record::offset);
         Ok(Some(SourceBatch {
             topic_partition: fetched.topic_partition,
             generation: fetched.generation,
@@ -90,8 +91,11 @@ impl Source for Consumer {
 fn kind_of(failure: &CommitFailure) -> CommitErrorKind {
     match failure {
         CommitFailure::TimedOut { .. } => CommitErrorKind::Retriable,
-        CommitFailure::Refused(_) | CommitFailure::NoGroup => CommitErrorKind::Unauthorised,
-        // Not ours, fenced or closed: what comes of it is told by the events.
+        CommitFailure::Refused(ErrorCode::GroupAuthorizationFailed | ErrorCode::TopicAuthorizationFailed) => {
+            CommitErrorKind::Unauthorised
+        }
+        // Not ours, fenced or closed, which the events tell; or an offset refused for good, a topic that was
+        // deleted for instance, which is no reason to stop the others.
         _ => CommitErrorKind::Fenced,
     }
 }
