@@ -287,6 +287,11 @@ impl Settings {
             ),
             (fetcher.partition_max_bytes == 0, "max_partition_fetch_bytes", "must be above zero"),
             (fetcher.fetch_max_bytes == 0, "fetch_max_bytes", "must be above zero"),
+            (
+                fetcher.min_bytes == 0,
+                "fetch_min_bytes",
+                "must be above zero: brokers would answer at once, for ever",
+            ),
             (fetcher.max_poll_records == 0, "max_poll_records", "must be above zero"),
             (self.commit_mode != CommitMode::Manual, "commit_mode", "automatic commits are not there yet"),
         ];

@@ -88,7 +88,7 @@ impl Fetcher {
                 let records = data.records.unwrap_or_default();
                 if !records.is_empty() {
                     partition.served = served;
-                    store(partition, asked, records, &self.config);
+                    store(partition, asked, records, &self.config, now);
                 }
             }
             code => match action(code) {
@@ -257,9 +257,10 @@ fn recreated(partition: &mut Partition, reset: OffsetReset, epoch: u64) {
 }
 
 /// Puts the batches of an answer into the buffer and decides what its end means.
-fn store(partition: &mut Partition, asked: &Asked, records: Bytes, config: &FetcherConfig) {
+fn store(partition: &mut Partition, asked: &Asked, records: Bytes, config: &FetcherConfig, now: Instant) {
     let topic_partition = || asked.topic_partition.clone();
     let before = partition.fetch_offset;
+    let mut whole = false;
     let mut walk = batches(records);
     for batch in walk.by_ref() {
         let (header, bytes) = match batch {
@@ -274,6 +275,7 @@ fn store(partition: &mut Partition, asked: &Asked, records: Bytes, config: &Fetc
                 return;
             }
         };
+        whole = true;
         if header.last_offset() < partition.fetch_offset {
             continue;
         }
@@ -287,19 +289,22 @@ fn store(partition: &mut Partition, asked: &Asked, records: Bytes, config: &Fetc
         partition.ask_bytes = config.partition_max_bytes.min(config.max_bytes);
         return;
     }
+    if whole {
+        let what = "records, but none at or after the offset asked for";
+        let (topic_partition, offset) = (topic_partition(), before);
+        partition.tail = Some(Tail::Error(FetchError::BrokenPeer { topic_partition, offset, what }));
+        return;
+    }
     let rest = walk.remainder();
     match rest.needed_bytes {
         // Not even one whole batch: ask for it whole, or say that it is larger than this reader takes.
         Some(needed) if needed > config.max_bytes => exceeds(partition, needed, config),
         Some(needed) if needed > asked.bytes => partition.ask_bytes = needed,
-        None if rest.bytes > 0 && asked.bytes < config.max_bytes => {
+        None if asked.bytes < config.max_bytes => {
             partition.ask_bytes = asked.bytes.saturating_mul(2).min(config.max_bytes);
         }
-        _ => {
-            let what = "records, but none at or after the offset asked for";
-            let (topic_partition, offset) = (topic_partition(), before);
-            partition.tail = Some(Tail::Error(FetchError::BrokenPeer { topic_partition, offset, what }));
-        }
+        // Cut shorter than what was asked for: the broker's own limit, or the other partitions' share.
+        _ => partition.back_off(now, config),
     }
 }
 

@@ -1,1 +1,7 @@
+//! The fetcher against a pretended leader, with time that jumps.
 
+mod faults;
+mod order;
+mod random;
+mod reading;
+mod stand;
