@@ -109,6 +109,7 @@ impl<C: Clone> Accumulator<C> {
             match answer {
                 Answer::Written { base_offset, append_time } => {
                     self.partitions[slot].backoff.reset();
+                    self.partitions[slot].established = true;
                     let base_offset = (base_offset >= 0).then_some(base_offset);
                     let append_time = (append_time >= 0).then_some(append_time);
                     self.finish(batch, Ok(Written { base_offset, append_time }));

@@ -49,7 +49,9 @@ impl<C: Clone> Accumulator<C> {
             let Some(front) = partition.queue.front().filter(|_| ready) else { continue };
             let (solo, size, open) = (front.solo, front.size(), !front.closed);
             if !batches.is_empty() && (solo || bytes + size > self.config.max_request_bytes) {
-                continue;
+                // It is the first to be served next time, or it would starve behind the same others for ever.
+                queue.active.rotate_right(1);
+                break;
             }
             let Some(batch) = partition.take(node, self.config.idempotent, self.producer) else { continue };
             if open {

@@ -7,6 +7,9 @@
 //! - *new epoch wanted*: a batch that was sent was given up, so that its outcome is unknown. What was sent after it is
 //!   retried under its old number first, since it may be written too; only then the epoch changes.
 //!
+//! A broker that has no state of this producer accepts any sequence, so that a second batch could pass a refused first
+//! one. Until the first is acknowledged, a partition has one batch in flight.
+//!
 //! Each partition has its own epoch: an error in one never renumbers what another may have written.
 
 use alloc::collections::VecDeque;
@@ -27,6 +30,9 @@ pub(super) struct Flight<C> {
     pub(super) token: C,
     pub(super) first: u32,
     pub(super) records: u32,
+    /// Sent before: until it is answered nothing goes beyond it. The broker remembers five batches, and this one may
+    /// be the fifth from the end already.
+    pub(super) is_retry: bool,
     /// Its records were told already that their time is over.
     pub(super) expired: bool,
 }
@@ -44,6 +50,8 @@ pub(super) struct Partition<C> {
     pub(super) listed: bool,
     pub(super) producer: Option<ProducerId>,
     pub(super) next_sequence: i32,
+    /// The broker acknowledged something under this producer id: it checks what follows.
+    pub(super) established: bool,
     pub(super) renumber: bool,
     pub(super) new_epoch_wanted: bool,
     pub(super) retry_at: Option<Instant>,
@@ -77,6 +85,7 @@ impl<C> Partition<C> {
             listed: false,
             producer: None,
             next_sequence: 0,
+            established: false,
             renumber: false,
             new_epoch_wanted: false,
             retry_at: None,
@@ -122,14 +131,15 @@ impl<C> Partition<C> {
         }
         let Some(oldest) = self.flights.front() else { return true };
         // Two leaders at once see the batches in an order nobody knows.
-        if self.flights.iter().any(|flight| flight.node != node) {
+        if self.flights.iter().any(|flight| flight.node != node || flight.is_retry) {
             return false;
         }
         if front.stamp.is_some() {
             // A retry goes alone, and only when nothing older is still unanswered.
             return front.id < oldest.id;
         }
-        let pipelines = config.idempotent || (!config.acks.is_answered() && front.attempts == 0);
+        let pipelines =
+            (config.idempotent && self.established) || (!config.acks.is_answered() && front.attempts == 0);
         pipelines && self.flights.len() < config.max_in_flight
     }
 
@@ -162,6 +172,7 @@ impl<C> Partition<C> {
             token: batch.token.clone(),
             first: batch.first,
             records: batch.records,
+            is_retry: batch.attempts > 1,
             expired: false,
         };
         let place = self.flights.partition_point(|other| other.id < batch.id);
@@ -206,7 +217,10 @@ impl<C> Partition<C> {
                 producer.epoch += 1;
                 false
             }
-            spent => spent.take().is_some(),
+            spent => {
+                self.established = false;
+                spent.take().is_some()
+            }
         }
     }
 
