@@ -114,6 +114,9 @@ pub struct Serve {
     /// Allow an address that is not loopback without TLS and SASL
     #[arg(long)]
     pub insecure: bool,
+    /// Stop cleanly when stdin ends: for a program that starts a broker as its child
+    #[arg(long)]
+    pub stop_at_eof: bool,
 }
 
 #[derive(Debug, Args)]

@@ -90,6 +90,9 @@ pub async fn run(args: Serve, stop: Stop) -> Result<Outcome> {
         .start()
         .await?;
     output::line(&format!("listening on {}", broker.local_addr()))?;
+    if args.stop_at_eof {
+        stop.at_end_of_stdin();
+    }
     stop.asked().await;
     broker.shutdown().await.context("the broker did not stop cleanly")?;
     Ok(Outcome::Done)

@@ -38,6 +38,16 @@ impl Stop {
         self.0.is_cancelled()
     }
 
+    /// Asks for a stop when stdin ends, so that a child never outlives the process that started it.
+    pub fn at_end_of_stdin(&self) {
+        let token = self.0.clone();
+        // A thread of its own: a read of stdin cannot be cancelled, and would keep the runtime from ending.
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+            token.cancel();
+        });
+    }
+
     /// Waits until a stop is asked for. Cancel safe.
     pub async fn asked(&self) {
         self.0.cancelled().await;
