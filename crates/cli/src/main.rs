@@ -1,6 +1,8 @@
 //! The `tramline` command: parses, runs one subcommand, turns its outcome into an exit status.
 
 mod args;
+mod cluster;
+mod consume;
 mod output;
 mod serve;
 mod stop;
@@ -52,6 +54,7 @@ async fn run(cli: Cli) -> anyhow::Result<Outcome> {
     let stop = Stop::on_signals()?;
     match cli.command {
         Command::Serve(args) => serve::run(args, stop).await,
+        Command::Consume(args) => consume::run(args, &cli.global, stop).await,
         _ => anyhow::bail!("not there yet"),
     }
 }

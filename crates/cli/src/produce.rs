@@ -1,0 +1,121 @@
+//! `tramline produce`: a record for each line of stdin.
+
+use std::collections::VecDeque;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tramline::client::{Acks, Delivery, Producer, ProducerConfig, ProducerRecord};
+
+use crate::args::{AcksArg, Global, Produce};
+use crate::stop::Stop;
+use crate::{Outcome, cluster, output};
+
+/// Deliveries that may be open before the oldest is waited for. The producer bounds the memory; this bounds the list.
+const OPEN: usize = 100_000;
+/// Failures that are printed one by one.
+const SHOWN: u64 = 5;
+
+/// The last line on stdout.
+#[derive(Debug, Default, Serialize)]
+struct Summary {
+    produced: u64,
+    failed: u64,
+}
+
+impl Summary {
+    async fn settle(&mut self, delivery: Delivery) {
+        match delivery.await {
+            Ok(_) => self.produced += 1,
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn fail(&mut self, error: &dyn std::error::Error) {
+        self.failed += 1;
+        if self.failed <= SHOWN {
+            eprintln!("error: {error}");
+        } else if self.failed == SHOWN + 1 {
+            eprintln!("error: more records failed; only the first {SHOWN} reasons are shown");
+        }
+    }
+}
+
+/// Reads lines until stdin ends or a stop is asked for, and waits for every acknowledgement.
+pub async fn run(args: Produce, global: &Global, stop: Stop) -> Result<Outcome> {
+    let acks = match args.acks {
+        AcksArg::None => Acks::None,
+        AcksArg::Written => Acks::Written,
+        AcksArg::Forced => Acks::Forced,
+    };
+    let producer = Producer::new(cluster::config(global), ProducerConfig::new().acks(acks))
+        .await
+        .with_context(|| format!("cannot produce to {}", global.brokers()))?;
+    let mut summary = Summary::default();
+    let mut open = VecDeque::new();
+    let mut lines = BufReader::new(tokio::io::stdin());
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = tokio::select! {
+            read = lines.read_until(b'\n', &mut line) => read.context("cannot read stdin")?,
+            () = stop.asked() => 0,
+        };
+        if read == 0 {
+            break;
+        }
+        match producer.send(record(&args, &line)).await {
+            Ok(delivery) => open.push_back(delivery),
+            Err(error) => summary.fail(&error),
+        }
+        if open.len() > OPEN
+            && let Some(oldest) = open.pop_front()
+        {
+            summary.settle(oldest).await;
+        }
+    }
+    producer.flush().await;
+    for delivery in open {
+        summary.settle(delivery).await;
+    }
+    // Every failure has been counted by its own delivery.
+    let _ = producer.close().await;
+    output::json(&summary)?;
+    Ok(if summary.failed == 0 { Outcome::Done } else { Outcome::Failed })
+}
+
+fn record(args: &Produce, line: &[u8]) -> ProducerRecord {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let (key, value) = split(line, args.key_separator.as_deref().unwrap_or_default().as_bytes());
+    let record = ProducerRecord::to(args.topic.as_str()).value(Bytes::copy_from_slice(value));
+    match key {
+        Some(key) => record.key(Bytes::copy_from_slice(key)),
+        None => record,
+    }
+}
+
+/// The text before the first separator and the text after it; no separator, no key.
+fn split<'a>(line: &'a [u8], separator: &[u8]) -> (Option<&'a [u8]>, &'a [u8]) {
+    if separator.is_empty() {
+        return (None, line);
+    }
+    match line.windows(separator.len()).position(|window| window == separator) {
+        Some(at) => (Some(&line[..at]), &line[at + separator.len()..]),
+        None => (None, line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_is_the_text_before_the_first_separator() {
+        assert_eq!(split(b"ann:1:2", b":"), (Some(&b"ann"[..]), &b"1:2"[..]));
+        assert_eq!(split(b":1", b":"), (Some(&b""[..]), &b"1"[..]));
+        assert_eq!(split(b"ann", b":"), (None, &b"ann"[..]));
+        assert_eq!(split(b"a<=>b", b"<=>"), (Some(&b"a"[..]), &b"b"[..]));
+        assert_eq!(split(b"ann:1", b""), (None, &b"ann:1"[..]));
+    }
+}
