@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -51,9 +52,34 @@ pub struct Global {
     /// Say more on stderr (-v: what happens, -vv: also every request)
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
     pub verbose: u8,
+    /// Whether `--brokers` stood on the command line.
+    #[arg(skip)]
+    pub explicit: bool,
+}
+
+impl Cli {
+    /// Parses the command line of this process; wrong usage prints why and ends the process with 2.
+    pub fn from_command_line() -> Self {
+        let matches = Self::command().get_matches();
+        let explicit = deepest_says_explicit(&matches);
+        let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        cli.global.explicit = explicit;
+        cli
+    }
+}
+
+/// Whether `--brokers` stands anywhere on the command line: a global flag shows up at each level below it.
+fn deepest_says_explicit(matches: &ArgMatches) -> bool {
+    matches.value_source("brokers") == Some(ValueSource::CommandLine)
+        || matches.subcommand().is_some_and(|(_, below)| deepest_says_explicit(below))
 }
 
 impl Global {
+    /// The brokers named on the command line; an address in the environment does not count.
+    pub fn explicit_brokers(&self) -> Option<&str> {
+        self.explicit.then(|| self.brokers())
+    }
+
     /// The brokers to begin with.
     pub fn brokers(&self) -> &str {
         self.brokers.as_deref().unwrap_or("127.0.0.1:9092")
@@ -343,8 +369,6 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

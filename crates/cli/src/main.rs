@@ -3,13 +3,14 @@
 mod args;
 mod cluster;
 mod consume;
+mod demo;
 mod output;
+mod produce;
 mod serve;
 mod stop;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -27,7 +28,7 @@ enum Outcome {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_command_line();
     log_to_stderr(cli.global.verbose);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -55,6 +56,9 @@ async fn run(cli: Cli) -> anyhow::Result<Outcome> {
     match cli.command {
         Command::Serve(args) => serve::run(args, stop).await,
         Command::Consume(args) => consume::run(args, &cli.global, stop).await,
+        Command::Demo(args) => demo::run(args, &cli.global, stop).await,
+        Command::DemoMember(args) => demo::member::run(args, &cli.global, stop).await,
+        Command::Produce(args) => produce::run(args, &cli.global, stop).await,
         _ => anyhow::bail!("not there yet"),
     }
 }

@@ -1,0 +1,100 @@
+//! `tramline demo`: the main job end to end on real events, with a broker and a member killed while it runs, and a proof.
+
+mod children;
+mod follow;
+mod fold;
+mod input;
+pub mod member;
+mod produce;
+mod replay;
+mod run;
+mod verify;
+mod view;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+use tramline::client::{Admin, ClientConfig, NewTopic};
+
+use crate::args::{Demo, Global};
+use crate::stop::Stop;
+use crate::{Outcome, output};
+use children::BrokerProcess;
+
+const EVENTS: &str = "flights";
+const RESULTS: &str = "flights.done";
+const GROUP: &str = "flights-by-aircraft";
+const PARTITIONS: i32 = 6;
+
+/// Where the demo runs: on a broker of its own, or on a cluster that was there before.
+pub struct Stage {
+    folder: TempDir,
+    broker: Option<BrokerProcess>,
+    config: ClientConfig,
+    address: String,
+}
+
+impl Stage {
+    async fn build(global: &Global) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("tramline-demo-").tempdir().context("no temporary folder")?;
+        // Only a cluster named on this command line is used: an address in the environment is for the other commands.
+        let (broker, address) = match global.explicit_brokers() {
+            Some(address) => (None, address.to_owned()),
+            None => {
+                let broker = BrokerProcess::start(folder.path()).await?;
+                let address = broker.address().to_owned();
+                (Some(broker), address)
+            }
+        };
+        let config = ClientConfig::new(&address).client_id("tramline-demo");
+        Ok(Self { folder, broker, config, address })
+    }
+
+    async fn create_topics(&self) -> Result<()> {
+        let admin = Admin::new(self.config.clone());
+        let topics = [NewTopic::new(EVENTS, PARTITIONS), NewTopic::new(RESULTS, PARTITIONS)];
+        for (name, created) in admin.create_topics(topics).await? {
+            if let Err(error) = created {
+                bail!("cannot create the topic {name}: {error}; the demo makes its own: tramline topic delete {name}");
+            }
+        }
+        Ok(())
+    }
+
+    async fn strike(self, keep: bool) -> Result<()> {
+        if let Some(broker) = self.broker {
+            broker.stop().await?;
+        }
+        if keep {
+            let folder: PathBuf = self.folder.keep();
+            eprintln!("kept {}; look into it: tramline serve --data {}", folder.display(), folder.join("data").display());
+        }
+        Ok(())
+    }
+}
+
+/// Runs the demo and prints its proof.
+pub async fn run(args: Demo, global: &Global, stop: Stop) -> Result<Outcome> {
+    let input = input::read(args.input.as_deref())?;
+    let mut stage = Stage::build(global).await?;
+    stage.create_topics().await?;
+    let report = tokio::select! {
+        report = run::run(&mut stage, &input) => report?,
+        () = stop.asked() => {
+            eprintln!("stopped before the end: there is no proof of half a run");
+            return Ok(Outcome::Done);
+        }
+    };
+    stage.strike(args.keep).await?;
+    if global.json {
+        output::json(&report)?;
+    } else {
+        view::print_report(&report)?;
+    }
+    if !report.holds() {
+        eprintln!("error: the proof does not hold ({} aircraft with wrong totals)", report.wrong_totals);
+        return Ok(Outcome::Failed);
+    }
+    Ok(Outcome::Done)
+}
