@@ -1,8 +1,8 @@
 //! `tramline demo`: the main job end to end on real events, with a broker and a member killed while it runs, and a proof.
 
 mod children;
-mod follow;
 mod fold;
+mod follow;
 mod input;
 pub mod member;
 mod produce;
@@ -37,7 +37,8 @@ pub struct Stage {
 
 impl Stage {
     async fn build(global: &Global) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("tramline-demo-").tempdir().context("no temporary folder")?;
+        let folder =
+            tempfile::Builder::new().prefix("tramline-demo-").tempdir().context("no temporary folder")?;
         // Only a cluster named on this command line is used: an address in the environment is for the other commands.
         let (broker, address) = match global.explicit_brokers() {
             Some(address) => (None, address.to_owned()),
@@ -56,7 +57,9 @@ impl Stage {
         let topics = [NewTopic::new(EVENTS, PARTITIONS), NewTopic::new(RESULTS, PARTITIONS)];
         for (name, created) in admin.create_topics(topics).await? {
             if let Err(error) = created {
-                bail!("cannot create the topic {name}: {error}; the demo makes its own: tramline topic delete {name}");
+                bail!(
+                    "cannot create the topic {name}: {error}; the demo makes its own: tramline topic delete {name}"
+                );
             }
         }
         Ok(())
@@ -68,7 +71,11 @@ impl Stage {
         }
         if keep {
             let folder: PathBuf = self.folder.keep();
-            eprintln!("kept {}; look into it: tramline serve --data {}", folder.display(), folder.join("data").display());
+            eprintln!(
+                "kept {}; look into it: tramline serve --data {}",
+                folder.display(),
+                folder.join("data").display()
+            );
         }
         Ok(())
     }

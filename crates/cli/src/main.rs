@@ -4,10 +4,12 @@ mod args;
 mod cluster;
 mod consume;
 mod demo;
+mod group;
 mod output;
 mod produce;
 mod serve;
 mod stop;
+mod topic;
 
 use std::process::ExitCode;
 
@@ -59,7 +61,8 @@ async fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Demo(args) => demo::run(args, &cli.global, stop).await,
         Command::DemoMember(args) => demo::member::run(args, &cli.global, stop).await,
         Command::Produce(args) => produce::run(args, &cli.global, stop).await,
-        _ => anyhow::bail!("not there yet"),
+        Command::Topic(args) => topic::run(args, &cli.global).await,
+        Command::Group(args) => group::run(args, &cli.global).await,
     }
 }
 

@@ -63,7 +63,9 @@ impl Process {
                 let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
                 bail!("the {} ended with {status}{}", self.name, self.last_words())
             }
-            Err(_) => bail!("the {} did not stop within {} s{}", self.name, PATIENCE.as_secs(), self.last_words()),
+            Err(_) => {
+                bail!("the {} did not stop within {} s{}", self.name, PATIENCE.as_secs(), self.last_words())
+            }
         }
     }
 
@@ -142,10 +144,26 @@ impl BrokerProcess {
 }
 
 /// Starts a member of the demo's group.
-pub fn start_member(name: &str, folder: &Path, brokers: &str, group: &str, topics: (&str, &str)) -> Result<Process> {
+pub fn start_member(
+    name: &str,
+    folder: &Path,
+    brokers: &str,
+    group: &str,
+    topics: (&str, &str),
+) -> Result<Process> {
     let (source, results) = topics;
     let arguments = [
-        "demo-member", "-b", brokers, "--name", name, "--group", group, "--source", source, "--results", results,
+        "demo-member",
+        "-b",
+        brokers,
+        "--name",
+        name,
+        "--group",
+        group,
+        "--source",
+        source,
+        "--results",
+        results,
     ];
     Process::spawn(name, folder, &arguments)
 }

@@ -26,7 +26,8 @@ struct Numbers {
 impl Totals {
     /// These totals after one more event, given as the JSON of its row.
     pub fn after(self, event: &[u8]) -> Result<Self> {
-        let numbers: Numbers = serde_json::from_slice(event).context("an event is not the JSON of a flight")?;
+        let numbers: Numbers =
+            serde_json::from_slice(event).context("an event is not the JSON of a flight")?;
         Ok(Self {
             flights: self.flights + 1,
             distance: self.distance + numbers.distance.unwrap_or(0),

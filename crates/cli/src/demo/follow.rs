@@ -40,7 +40,8 @@ impl Follow {
     pub async fn start(config: &ClientConfig, results: &str, partitions: usize) -> Result<Self> {
         let consumer =
             Consumer::builder(config.clone()).assign_topic(results, StartOffset::Earliest).build().await?;
-        let seen = Arc::new(Mutex::new(Seen { lanes: vec![LaneView::default(); partitions], ..Seen::default() }));
+        let seen =
+            Arc::new(Mutex::new(Seen { lanes: vec![LaneView::default(); partitions], ..Seen::default() }));
         let (count, completed) = watch::channel(0);
         let follow = Self { seen, completed };
         let seen = Arc::clone(&follow.seen);

@@ -57,7 +57,9 @@ fn parse(input: impl Read) -> Result<Vec<Event>> {
                 match text {
                     "NA" | "" => Value::Null,
                     number => Value::from(
-                        number.parse::<i64>().with_context(|| format!("row {row}: {name} is not a number: {number}"))?,
+                        number
+                            .parse::<i64>()
+                            .with_context(|| format!("row {row}: {name} is not a number: {number}"))?,
                     ),
                 }
             } else {
@@ -94,7 +96,10 @@ mod tests {
         let events = parse(text.as_bytes()).unwrap();
         assert_eq!(events[0].key, "N1");
         let value: Value = serde_json::from_slice(&events[0].value).unwrap();
-        assert_eq!(value, serde_json::json!({"arr_delay": null, "tailnum": "N1", "distance": 12, "dest": "A,B"}));
+        assert_eq!(
+            value,
+            serde_json::json!({"arr_delay": null, "tailnum": "N1", "distance": 12, "dest": "A,B"})
+        );
         assert_eq!((events[1].row, events[1].key.as_str()), (2, "NA"));
     }
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use tramline::client::{ClientConfig, Consumer, Delivery, OffsetReset, Producer, ProducerConfig, ProducerRecord};
+use tramline::client::{
+    ClientConfig, Consumer, Delivery, OffsetReset, Producer, ProducerConfig, ProducerRecord,
+};
 use tramline::processor::{CommitPolicy, Delivered, LaneStream, PartitionedExt, StopPolicy};
 use tramline::wire::{Record, TopicPartition};
 
@@ -132,7 +134,9 @@ impl Member {
 /// Waits for the oldest result to be written. Cancel safe: a delivery stays where it is.
 async fn front(open: &mut VecDeque<(Delivery, Delivered)>) -> Result<()> {
     poll_fn(|cx| match open.front_mut() {
-        Some((delivery, _)) => Pin::new(delivery).poll(cx).map(|written| written.map(drop).map_err(Into::into)),
+        Some((delivery, _)) => {
+            Pin::new(delivery).poll(cx).map(|written| written.map(drop).map_err(Into::into))
+        }
         None => std::task::Poll::Pending,
     })
     .await

@@ -34,7 +34,8 @@ pub async fn run(stage: &mut Stage, input: &[Event]) -> Result<Report> {
     let (release, released) = watch::channel(false);
     let begun = Instant::now();
     let config = stage.config.clone();
-    let production = produce::run(&config, EVENTS, input, &follow, pace(records), released, Arc::clone(&acked));
+    let production =
+        produce::run(&config, EVENTS, input, &follow, pace(records), released, Arc::clone(&acked));
     let mut run = Run::default();
     let action = act(stage, &mut members, (&follow, &acked, records), release, &mut run, &view);
     let work = async { tokio::try_join!(production, action).map(drop) };
@@ -125,7 +126,12 @@ async fn kill(
 }
 
 /// Draws progress while `work` goes on.
-async fn watched<T>(work: impl Future<Output = Result<T>>, acked: &Acked, follow: &Follow, view: &View) -> Result<T> {
+async fn watched<T>(
+    work: impl Future<Output = Result<T>>,
+    acked: &Acked,
+    follow: &Follow,
+    view: &View,
+) -> Result<T> {
     let mut work = pin!(work);
     let mut frame = interval(Duration::from_millis(100));
     loop {

@@ -103,11 +103,7 @@ struct Completions {
 }
 
 impl Completions {
-    fn of(
-        done: &[Done],
-        places: &HashMap<(i32, i64), &Stored>,
-        by_row: &HashMap<u64, &Event>,
-    ) -> Self {
+    fn of(done: &[Done], places: &HashMap<(i32, i64), &Stored>, by_row: &HashMap<u64, &Event>) -> Self {
         let mut found = Self::default();
         let mut seen = HashSet::new();
         let mut newest_row: HashMap<&str, u64> = HashMap::new();
@@ -168,7 +164,8 @@ fn wrong_totals(input: &[Event], last: &BTreeMap<String, (i64, Totals)>) -> u64 
         *totals = totals.and_then(|totals| totals.after(&event.value).ok());
     }
     let names: BTreeSet<&str> = expected.keys().copied().chain(last.keys().map(String::as_str)).collect();
-    let differs = |name: &&str| expected.get(*name).copied().flatten() != last.get(*name).map(|(_, totals)| *totals);
+    let differs =
+        |name: &&str| expected.get(*name).copied().flatten() != last.get(*name).map(|(_, totals)| *totals);
     names.into_iter().filter(differs).count() as u64
 }
 
@@ -203,7 +200,13 @@ mod tests {
                 totals: folded,
             });
             let key = key.to_owned();
-            case.stored.push(Stored { partition: 0, offset, row: Some(row), key: key.clone(), value: value.clone() });
+            case.stored.push(Stored {
+                partition: 0,
+                offset,
+                row: Some(row),
+                key: key.clone(),
+                value: value.clone(),
+            });
             case.input.push(Event { row, key, value });
         }
         case
@@ -274,7 +277,10 @@ mod tests {
         let mut case = right();
         case.done[3].totals.distance += 1;
         let report = check(&case);
-        assert_eq!((report.lost, report.order_violations, report.duplicated, report.acked_forced_lost), (0, 0, 0, 0));
+        assert_eq!(
+            (report.lost, report.order_violations, report.duplicated, report.acked_forced_lost),
+            (0, 0, 0, 0)
+        );
         assert_eq!((report.wrong_totals, report.holds()), (1, false));
     }
 

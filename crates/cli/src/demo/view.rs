@@ -55,7 +55,10 @@ impl View {
                 "waiting for its first record".to_owned()
             } else {
                 let done = HumanCount(lane.completed);
-                format!("{:<9} generation {:<3} {done:>9} done, at offset {}", lane.member, lane.generation, lane.offset)
+                format!(
+                    "{:<9} generation {:<3} {done:>9} done, at offset {}",
+                    lane.member, lane.generation, lane.offset
+                )
             };
             bar.set_message(text);
         }
@@ -91,10 +94,20 @@ pub fn print_report(report: &Report) -> Result<()> {
     let mut proof: Table = output::table(&["proof", "count", "", "what it counts"], &[1]);
     for (name, count, meaning) in must_be_zero {
         let verdict = if count == 0 { "ok" } else { "WRONG" };
-        proof.add_row([name.to_owned(), HumanCount(count).to_string(), verdict.to_owned(), meaning.to_owned()]);
+        proof.add_row([
+            name.to_owned(),
+            HumanCount(count).to_string(),
+            verdict.to_owned(),
+            meaning.to_owned(),
+        ]);
     }
     let redelivered = HumanCount(report.redelivered).to_string();
-    proof.add_row(["redelivered", &redelivered, "", "events done again after the kill; not committed yet when it came"]);
+    proof.add_row([
+        "redelivered",
+        &redelivered,
+        "",
+        "events done again after the kill; not committed yet when it came",
+    ]);
 
     let mut run: Table = output::table(&["run", ""], &[1]);
     let count = |number: u64| HumanCount(number).to_string();
