@@ -283,7 +283,7 @@ fn first_at(batch: &RecordBatch, timestamp: Timestamp, from: i64, limit: i64) ->
     let header = batch.header();
     let leader_epoch = header.partition_leader_epoch;
     let stamped = header.timestamp_type() == TimestampType::LogAppendTime;
-    for record in batch.iter() {
+    for record in batch {
         let own = if stamped { header.max_timestamp } else { record.timestamp() };
         if own >= timestamp && (from..limit).contains(&record.offset()) {
             return Some(TimedOffset { offset: record.offset(), timestamp: own, leader_epoch });

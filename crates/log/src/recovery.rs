@@ -23,6 +23,7 @@ use crate::storage::{OpenMode, Storage, read_file, write_atomic};
 use crate::sync::Fence;
 
 const COPY_CHUNK: usize = 1024 * 1024;
+const CUT_ROUNDING: u64 = 4096;
 
 /// A log that is being opened.
 struct Recovery<'a> {
@@ -219,6 +220,9 @@ impl Recovery<'_> {
         self.report.cut_at = Some(segment.next_offset());
         self.report.cut_bytes += torn_bytes;
         if torn_bytes > 0 {
+            // With some of the zeros behind: they may belong to the last of the cut batches.
+            let file_len = segment.file.len().map_err(|e| failed("measuring", &segment.path, e))?;
+            let torn_bytes = torn_bytes.next_multiple_of(CUT_ROUNDING).min(file_len - size);
             let path = self.free_name(&format!("{:020}.cut", segment.next_offset()))?;
             self.copy_aside(segment, size, torn_bytes, &path)
                 .map_err(|e| failed("keeping cut bytes in", &path, e))?;

@@ -90,6 +90,7 @@ pub trait Storage: Send + Sync + Debug {
 }
 
 /// An open file. Reads and writes name their position; there is no cursor.
+#[expect(clippy::len_without_is_empty, reason = "a length that can fail; emptiness is never asked")]
 pub trait StorageFile: Send + Sync + Debug {
     /// Reads into `buf` from `pos`; returns how much was read, 0 at the end of the file. May be short.
     ///
@@ -113,7 +114,6 @@ pub trait StorageFile: Send + Sync + Debug {
     ///
     /// # Errors
     /// What the file system answers.
-    #[expect(clippy::len_without_is_empty, reason = "a length that can fail; emptiness is never asked")]
     fn len(&self) -> io::Result<u64>;
 
     /// The barrier: everything written so far, and the length, survives a power cut once this returns.

@@ -1,6 +1,8 @@
 //! Power cuts at every storage call of random workloads, on a disk that keeps only what was forced, and on one that
 //! keeps any part of the rest. What a ticket promised must be there once, in its place; nothing may be invented.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::collections::BTreeMap;
@@ -10,7 +12,7 @@ use common::{EPOCH, NOW, Random, append, assert_contiguous, dir, force, read_all
 use tramline_log::storage::MemoryStorage;
 use tramline_log::{Append, AppendOutcome, Forced, Log, LogConfig, LogError, RecoveryMode, SyncTicket};
 
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 8;
 const STEPS: usize = 40;
 
 fn config(seed: u64) -> LogConfig {
@@ -214,11 +216,7 @@ fn go_on(log: &mut Log, model: &mut Model, context: &str) -> Result<(), LogError
 }
 
 fn run(seed: u64, crash_at: Option<u64>) -> Workload {
-    let storage = MemoryStorage::new();
-    // The data directory itself is its owner's business.
-    let shared = storage.shared();
-    shared.create_dir_all(dir().parent().unwrap()).unwrap();
-    shared.sync_dir("".as_ref()).unwrap();
+    let storage = common::memory();
     if let Some(n) = crash_at {
         storage.crash_at(n);
     }
@@ -298,11 +296,8 @@ fn recovery_itself_survives_a_power_cut_at_every_call() {
 
 #[test]
 fn a_log_that_was_just_created_is_there_after_a_power_cut() {
-    let storage = MemoryStorage::new();
-    let shared = storage.shared();
-    shared.create_dir_all(dir().parent().unwrap()).unwrap();
-    shared.sync_dir("".as_ref()).unwrap();
-    let (mut log, _) = common::open(&shared, &LogConfig::default());
+    let storage = common::memory();
+    let (mut log, _) = common::open(&storage.shared(), &LogConfig::default());
     append(&mut log, &["a", "b"]);
     force(&mut log);
     let image: Arc<dyn tramline_log::Storage> = storage.durable_image().shared();

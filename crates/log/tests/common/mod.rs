@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tramline_log::storage::MemoryStorage;
 use tramline_log::{
     Append, AppendOutcome, Log, LogConfig, LogError, LogReader, RecoveryMode, RecoveryReport, Storage,
 };
@@ -16,6 +17,14 @@ pub const EPOCH: i32 = 3;
 
 pub fn dir() -> PathBuf {
     PathBuf::from("data/flights-0")
+}
+
+/// A disk with a data directory that is there for good: that one is the business of whoever owns it.
+pub fn memory() -> MemoryStorage {
+    let memory = MemoryStorage::new();
+    memory.create_dir_all(dir().parent().unwrap()).unwrap();
+    memory.sync_dir(Path::new("")).unwrap();
+    memory
 }
 
 /// Small segments, so that every test rolls.
@@ -97,7 +106,7 @@ pub fn decode(bytes: Bytes) -> Vec<(i64, String)> {
         let (header, bytes) = found.unwrap();
         let batch = RecordBatch::decode(TopicPartition::new("flights", 0), bytes).unwrap();
         assert_eq!(header.base_offset, batch.header().base_offset);
-        for record in batch.iter() {
+        for record in &batch {
             records.push((record.offset(), String::from_utf8(record.value().unwrap().to_vec()).unwrap()));
         }
     }
