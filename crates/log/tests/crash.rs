@@ -20,8 +20,8 @@ fn config(seed: u64) -> LogConfig {
         segment_bytes: 700,
         presize_bytes: 256,
         index_interval_bytes: 100,
-        retention_bytes: (seed % 3 == 0).then_some(2500),
-        recovery: if seed % 2 == 0 { RecoveryMode::Tail } else { RecoveryMode::Full },
+        retention_bytes: seed.is_multiple_of(3).then_some(2500),
+        recovery: if seed.is_multiple_of(2) { RecoveryMode::Tail } else { RecoveryMode::Full },
         ..LogConfig::default()
     }
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::{EPOCH, NOW, Random, batch, decode, read_all, sequenced};
@@ -25,7 +25,7 @@ struct Model {
     generation: i64,
 }
 
-fn steps(seed: u64, storage: &Arc<dyn Storage>, dir: &PathBuf, count: usize) {
+fn steps(seed: u64, storage: &Arc<dyn Storage>, dir: &Path, count: usize) {
     let mut random = Random::new(seed);
     let config = LogConfig {
         segment_bytes: 500 + random.below(3000) as u32,
@@ -34,7 +34,7 @@ fn steps(seed: u64, storage: &Arc<dyn Storage>, dir: &PathBuf, count: usize) {
         recovery: if random.one_in(2) { RecoveryMode::Tail } else { RecoveryMode::Full },
         ..LogConfig::default()
     };
-    let mut log = Log::open(Arc::clone(storage), dir.clone(), config.clone(), NOW).unwrap().0;
+    let mut log = Log::open(Arc::clone(storage), dir.to_path_buf(), config.clone(), NOW).unwrap().0;
     let mut model = Model { records: Vec::new(), producers: Default::default(), generation: 0 };
     for step in 0..count {
         let context = format!("seed {seed}, step {step}");
@@ -64,7 +64,7 @@ fn steps(seed: u64, storage: &Arc<dyn Storage>, dir: &PathBuf, count: usize) {
                     drop(log);
                 }
                 let (opened, report) =
-                    Log::open(Arc::clone(storage), dir.clone(), config.clone(), NOW).unwrap();
+                    Log::open(Arc::clone(storage), dir.to_path_buf(), config.clone(), NOW).unwrap();
                 assert_eq!(report.log_end, model.records.len() as i64, "{context}: {report}");
                 assert!(report.cut_at.is_none() && report.damaged.is_empty(), "{context}: {report}");
                 log = opened;
