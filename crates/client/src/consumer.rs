@@ -253,8 +253,9 @@ impl Consumer {
     }
 
     /// Stops handing out records, gives every partition up (a `Revoked` event first, held like any other), answers the
-    /// commits that were made, leaves the group and closes the connections. Waits no longer than the rebalance timeout,
-    /// and no longer than the request timeout for a coordinator that is gone. May be called again.
+    /// commits that were made, leaves the group and closes the connections. Waits no longer than the rebalance timeout
+    /// for an [`Events`] handle whose owner does not release the revocation, and no longer than the request timeout for
+    /// a coordinator that is gone: drop the handle first, or go on serving it. May be called again.
     ///
     /// Cancel-safe: it goes on in the background.
     pub async fn close(&self) {

@@ -202,6 +202,7 @@ async fn a_second_member_takes_over_at_the_commit_made_while_the_revocation_was_
     assert_eq!((record.topic_partition(), record.offset()), (&moving[0], 50), "not from the beginning");
     let late = first.commit([(moving[0].clone(), OffsetAndMetadata::new(1))]).await.unwrap_err();
     assert_eq!(late.failed[&moving[0]], CommitFailure::NotOwned);
+    drop((events, second_events));
     soon(second.close()).await;
     soon(first.close()).await;
     stand.broker.shutdown().await.unwrap();
@@ -276,6 +277,7 @@ async fn a_program_that_stops_polling_loses_its_partitions_and_gets_them_back_wh
     let refused = consumer.commit([(tp(0), OffsetAndMetadata::new(1))]).await.unwrap_err();
     assert_eq!(refused.failed[&tp(0)], CommitFailure::NotOwned);
     assert_eq!(soon(consumer.recv()).await.unwrap().offset(), 0, "nothing was committed: from the beginning");
+    drop(events);
     soon(consumer.close()).await;
     stand.broker.shutdown().await.unwrap();
 }
