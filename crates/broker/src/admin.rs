@@ -161,8 +161,12 @@ impl Admin {
         settings: Effective,
     ) -> Result<(Arc<Partition>, RecoveryReport), LogError> {
         let dir = partition_dir(&self.dir, topic, number);
-        let (mut log, report) =
-            Log::open(Arc::clone(&self.storage), dir, log_config(settings), (self.clock)())?;
+        let (mut log, report) = Log::open(
+            Arc::clone(&self.storage),
+            dir,
+            log_config(settings, self.config.presize_bytes),
+            (self.clock)(),
+        )?;
         log.begin_epoch(self.identity.leader_epoch)?;
         let id_of = TopicPartition::new(topic, number);
         let partition = Partition::new(id_of, id, settings, WriteActor::new(log), self.config.mailbox_bytes);
@@ -269,8 +273,9 @@ impl Admin {
     }
 }
 
-fn log_config(settings: Effective) -> LogConfig {
+fn log_config(settings: Effective, presize_bytes: u32) -> LogConfig {
     LogConfig {
+        presize_bytes,
         segment_bytes: u32::try_from(settings.segment_bytes).unwrap_or(i32::MAX as u32).min(i32::MAX as u32),
         index_interval_bytes: settings.index_interval_bytes,
         log_append_time: settings.log_append_time,

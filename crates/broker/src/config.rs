@@ -22,6 +22,7 @@ pub struct BrokerConfig {
     pub(crate) max_message_bytes: usize,
     pub(crate) mailbox_bytes: usize,
     pub(crate) segment_bytes: u64,
+    pub(crate) presize_bytes: u32,
     pub(crate) writer_threads: usize,
     pub(crate) committer_threads: usize,
     pub(crate) reader_threads: usize,
@@ -51,6 +52,7 @@ impl Default for BrokerConfig {
             max_message_bytes: 1_048_588,
             mailbox_bytes: 32 << 20,
             segment_bytes: 1 << 30,
+            presize_bytes: 4 << 20,
             writer_threads: 2,
             committer_threads: 4,
             reader_threads: 2,
@@ -182,6 +184,14 @@ impl BrokerConfig {
     #[must_use]
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = bytes;
+        self
+    }
+
+    /// By how much the file of an active segment is extended at a time. Default 4 MiB: rare enough that most barriers
+    /// have no new length to write. Smaller values cost barriers, larger ones reading zeros at a start after a crash.
+    #[must_use]
+    pub fn presize_bytes(mut self, bytes: u32) -> Self {
+        self.presize_bytes = bytes;
         self
     }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::Semaphore;
@@ -41,7 +42,7 @@ pub(crate) struct Plan {
 /// Opens everything; what it returns is ready to serve.
 pub(crate) fn open(plan: Plan) -> Result<Arc<Node>, StartError> {
     let Plan { storage, dir, config, metrics, clock, threads } = plan;
-    storage.create_dir_all(&dir).map_err(|source| io_error("create", &dir, source))?;
+    create_directory(&*storage, &dir)?;
     let lock = lock(&*storage, &dir)?;
     let config = Arc::new(config);
     let shelf = Arc::new(Shelf::default());
@@ -90,7 +91,31 @@ pub(crate) fn open(plan: Plan) -> Result<Arc<Node>, StartError> {
     }))
 }
 
-fn lock(storage: &dyn Storage, dir: &std::path::Path) -> Result<Arc<dyn StorageFile>, StartError> {
+/// Makes the directory, and its name in each directory above it that had to be made, survive a power cut.
+fn create_directory(storage: &dyn Storage, dir: &Path) -> Result<(), StartError> {
+    let missing =
+        |dir: &&Path| matches!(storage.list(dir), Err(error) if error.kind() == ErrorKind::NotFound);
+    let above = |dir: &Path| match dir.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Some(PathBuf::from(".")),
+        parent => parent.map(Path::to_path_buf),
+    };
+    let created: Vec<&Path> =
+        dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()).take_while(missing).collect();
+    storage.create_dir_all(dir).map_err(|source| io_error("create", dir, source))?;
+    // The directory itself also when it was there: whoever made it may not have forced its name.
+    for (dir, ours) in
+        created.iter().map(|dir| (*dir, true)).chain(created.is_empty().then_some((dir, false)))
+    {
+        let Some(parent) = above(dir) else { continue };
+        match storage.sync_dir(&parent) {
+            Err(error) if !ours && error.kind() == ErrorKind::PermissionDenied => {}
+            synced => synced.map_err(|source| io_error("force", &parent, source))?,
+        }
+    }
+    Ok(())
+}
+
+fn lock(storage: &dyn Storage, dir: &Path) -> Result<Arc<dyn StorageFile>, StartError> {
     let path = dir.join(LOCK_FILE);
     let file = storage.open(&path, OpenMode::Create).map_err(|source| io_error("open", &path, source))?;
     match file.try_lock() {
@@ -190,6 +215,6 @@ fn log_error(admin: &Admin, entry: &TopicEntry, number: i32, error: &LogError) -
     StartError::Log { directory, reason: error.to_string() }
 }
 
-fn io_error(doing: &str, path: &std::path::Path, source: std::io::Error) -> StartError {
+fn io_error(doing: &str, path: &Path, source: std::io::Error) -> StartError {
     StartError::Io { doing: format!("{doing} {}", path.display()), source }
 }

@@ -45,7 +45,10 @@ async fn s26_s27_what_is_no_request_closes_its_own_connection() {
         ("produce below what is served", request(0, 2, &[0; 20])),
         ("a body that is cut off", request(3, 12, &[0])),
         ("a count beyond all bytes", request(3, 1, &[0x7f, 0xff, 0xff, 0xff])),
-        ("a client id beyond the frame", [&10_i32.to_be_bytes()[..], &[0, 3, 0, 1, 0, 0, 0, 1, 0x7f, 0xff]].concat()),
+        (
+            "a client id beyond the frame",
+            [&10_i32.to_be_bytes()[..], &[0, 3, 0, 1, 0, 0, 0, 1, 0x7f, 0xff]].concat(),
+        ),
     ];
     for (name, bytes) in hostile {
         let mut client = stage.client().await;
@@ -74,9 +77,28 @@ async fn the_versions_advertised_are_those_of_the_first_stage() {
     let stage = Stage::new().await;
     let mut client = stage.client().await;
     let expected = [
-        (0, 0, 11), (1, 4, 16), (2, 1, 7), (3, 0, 12), (8, 2, 9), (9, 1, 9), (10, 0, 4), (11, 0, 9), (12, 0, 4),
-        (13, 0, 5), (14, 0, 5), (15, 0, 6), (16, 0, 5), (18, 0, 4), (19, 2, 7), (20, 1, 6), (22, 0, 4), (23, 2, 4),
-        (32, 1, 4), (37, 0, 3), (42, 0, 2), (60, 0, 1),
+        (0, 0, 11),
+        (1, 4, 16),
+        (2, 1, 7),
+        (3, 0, 12),
+        (8, 2, 9),
+        (9, 1, 9),
+        (10, 0, 4),
+        (11, 0, 9),
+        (12, 0, 4),
+        (13, 0, 5),
+        (14, 0, 5),
+        (15, 0, 6),
+        (16, 0, 5),
+        (18, 0, 4),
+        (19, 2, 7),
+        (20, 1, 6),
+        (22, 0, 4),
+        (23, 2, 4),
+        (32, 1, 4),
+        (37, 0, 3),
+        (42, 0, 2),
+        (60, 0, 1),
     ];
     for version in 0..=4 {
         let request = ApiVersionsRequest {

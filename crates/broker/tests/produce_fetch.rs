@@ -5,7 +5,9 @@ mod common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Client, FETCH, PRODUCE, Stage, batch, fetch, only_partition, only_row, produce, sequenced, values};
+use common::{
+    Client, FETCH, PRODUCE, Stage, batch, fetch, only_partition, only_row, produce, sequenced, values,
+};
 use tokio::time::timeout;
 use tramline_broker::BrokerConfig;
 use tramline_wire::messages::fetch_request::{FetchPartition, FetchTopic};
@@ -26,7 +28,8 @@ async fn s01_a_batch_gets_one_ack_and_consecutive_offsets() {
         assert_eq!(row.log_append_time_ms, -1);
     }
     let read = client.values("t", 0, 0).await;
-    let expected: Vec<(i64, String)> = (0..9).zip(["a", "b", "c"].into_iter().cycle()).map(|(o, v)| (o, v.into())).collect();
+    let expected: Vec<(i64, String)> =
+        (0..9).zip(["a", "b", "c"].into_iter().cycle()).map(|(o, v)| (o, v.into())).collect();
     assert_eq!(read, expected);
 }
 
@@ -112,7 +115,11 @@ async fn s28_pipelined_requests_are_answered_in_order() {
         if number % 5 == 4 {
             let (received, response) = client.receive::<FetchRequest>(FETCH).await;
             assert_eq!(received, id);
-            assert_eq!(only_partition(&response).high_watermark, base, "a fetch sees what was answered before it");
+            assert_eq!(
+                only_partition(&response).high_watermark,
+                base,
+                "a fetch sees what was answered before it"
+            );
         } else {
             let (received, response) = client.receive::<ProduceRequest>(PRODUCE).await;
             assert_eq!((received, only_row(&response).base_offset), (id, base));
@@ -165,7 +172,10 @@ async fn a_batch_that_breaks_a_rule_is_refused_with_its_code() {
     }
     let keyless = client.produce("compact", 0, -1, batch(&["no key"])).await;
     assert_eq!(keyless.record_errors[0].batch_index, 0);
-    assert_eq!(client.produce("t", 0, 2, batch(&["x"])).await.error_code, ErrorCode::InvalidRequiredAcks.code());
+    assert_eq!(
+        client.produce("t", 0, 2, batch(&["x"])).await.error_code,
+        ErrorCode::InvalidRequiredAcks.code()
+    );
     assert!(client.values("t", 0, 0).await.is_empty());
 }
 
@@ -202,7 +212,10 @@ async fn b145_a_fetch_inside_a_batch_returns_the_whole_batch() {
         assert_eq!(values(row.records.unwrap())[0].0, first);
     }
     let end = client.fetch("t", 0, 4).await;
-    assert_eq!((end.error_code, end.high_watermark, end.last_stable_offset, end.log_start_offset), (0, 4, 4, 0));
+    assert_eq!(
+        (end.error_code, end.high_watermark, end.last_stable_offset, end.log_start_offset),
+        (0, 4, 4, 0)
+    );
     assert_eq!(end.records, Some(Bytes::new()), "empty and never null");
 }
 
@@ -254,20 +267,25 @@ async fn the_first_batch_comes_whole_and_the_others_only_when_they_fit() {
     }
     let one = batch(&[&text]).len() as i32;
     // (response limit, partition limit) and how many batches each partition in the request's order gives.
-    let cases = [((1, 1), [1, 0]), ((one, one), [1, 0]), ((2 * one, one), [1, 1]), ((10 * one, 2 * one), [2, 2])];
+    let cases =
+        [((1, 1), [1, 0]), ((one, one), [1, 0]), ((2 * one, one), [1, 1]), ((10 * one, 2 * one), [2, 2])];
     for (limits, expected) in cases {
         for order in [[0, 1], [1, 0]] {
             let response = client.call(FETCH, &fetch_both(limits, order)).await;
             let rows = &response.responses[0].partitions;
-            let counts: Vec<usize> = rows.iter().map(|row| values(row.records.clone().unwrap()).len()).collect();
+            let counts: Vec<usize> =
+                rows.iter().map(|row| values(row.records.clone().unwrap()).len()).collect();
             assert_eq!(counts, expected, "limits {limits:?}");
             assert_eq!(rows[0].partition_index, order[0]);
         }
     }
     // An empty partition in front does not use up the promise.
     let response = client.call(FETCH, &fetch_both((1, 1), [2, 0])).await;
-    let counts: Vec<usize> =
-        response.responses[0].partitions.iter().map(|row| values(row.records.clone().unwrap()).len()).collect();
+    let counts: Vec<usize> = response.responses[0]
+        .partitions
+        .iter()
+        .map(|row| values(row.records.clone().unwrap()).len())
+        .collect();
     assert_eq!(counts, [0, 1]);
 }
 
@@ -319,8 +337,11 @@ async fn min_bytes_counts_over_the_whole_request() {
     writer.produce("t", 0, 1, batch(&["x"])).await;
     writer.produce("t", 1, 1, batch(&["y"])).await;
     let (_, response) = timeout(HANG, reader.receive::<FetchRequest>(FETCH)).await.unwrap();
-    let counts: Vec<usize> =
-        response.responses[0].partitions.iter().map(|row| values(row.records.clone().unwrap()).len()).collect();
+    let counts: Vec<usize> = response.responses[0]
+        .partitions
+        .iter()
+        .map(|row| values(row.records.clone().unwrap()).len())
+        .collect();
     assert_eq!(counts, [1, 1]);
 }
 
@@ -385,7 +406,9 @@ async fn an_epoch_that_is_not_ours_is_refused_at_once() {
     let stage = Stage::new().await.restart(BrokerConfig::default()).await;
     let mut client = stage.client().await;
     client.create_topic("t", 1).await;
-    for (epoch, code) in [(0, ErrorCode::FencedLeaderEpoch), (1, ErrorCode::None), (2, ErrorCode::UnknownLeaderEpoch)] {
+    for (epoch, code) in
+        [(0, ErrorCode::FencedLeaderEpoch), (1, ErrorCode::None), (2, ErrorCode::UnknownLeaderEpoch)]
+    {
         let mut request = fetch("t", 0, 0, 0, 1);
         request.topics[0].partitions[0].current_leader_epoch = epoch;
         let response = client.call(FETCH, &request).await;
@@ -400,10 +423,19 @@ async fn offsets_are_found_by_time() {
     client.create_topic("t", 1).await;
     let empty = client.offset_at("t", 0, -3).await;
     assert_eq!((empty.error_code, empty.offset, empty.timestamp), (0, -1, -1));
-    for (timestamp, codec) in [(1000, Compression::None), (3000, Compression::Gzip), (2000, Compression::Lz4)] {
+    for (timestamp, codec) in [(1000, Compression::None), (3000, Compression::Gzip), (2000, Compression::Lz4)]
+    {
         client.produce("t", 0, -1, common::batch_at(&["a", "b"], timestamp, codec)).await;
     }
-    let cases = [(-2, 0, -1), (-1, 6, -1), (-3, 2, 3000), (0, 0, 1000), (1001, 2, 3000), (3000, 2, 3000), (3001, -1, -1)];
+    let cases = [
+        (-2, 0, -1),
+        (-1, 6, -1),
+        (-3, 2, 3000),
+        (0, 0, 1000),
+        (1001, 2, 3000),
+        (3000, 2, 3000),
+        (3001, -1, -1),
+    ];
     for (asked, offset, timestamp) in cases {
         let row = client.offset_at("t", 0, asked).await;
         assert_eq!((row.error_code, row.offset, row.timestamp), (0, offset, timestamp), "asked for {asked}");

@@ -4,7 +4,9 @@ mod common;
 
 use common::{PRODUCE, Stage, batch, produce, sequenced};
 use tramline_broker::{Broker, BrokerConfig, StartError};
-use tramline_wire::messages::offset_for_leader_epoch_request::{OffsetForLeaderPartition, OffsetForLeaderTopic};
+use tramline_wire::messages::offset_for_leader_epoch_request::{
+    OffsetForLeaderPartition, OffsetForLeaderTopic,
+};
 use tramline_wire::messages::{
     InitProducerIdRequest, MetadataRequest, MetadataResponse, OffsetForLeaderEpochRequest,
 };
@@ -14,7 +16,11 @@ async fn metadata(stage: &Stage) -> MetadataResponse {
 }
 
 async fn restarted(stage: Stage, clean: bool) -> Stage {
-    if clean { stage.restart(BrokerConfig::default()).await } else { stage.kill_and_restart(BrokerConfig::default()).await }
+    if clean {
+        stage.restart(BrokerConfig::default()).await
+    } else {
+        stage.kill_and_restart(BrokerConfig::default()).await
+    }
 }
 
 #[tokio::test]
@@ -55,7 +61,10 @@ async fn s41_records_topics_and_ids_survive_and_the_epoch_grows() {
         assert_eq!(before.cluster_id, after.cluster_id);
         assert_eq!(before.topics.len(), 2);
         for (old, new) in before.topics.iter().zip(&after.topics) {
-            assert_eq!((&old.name, old.topic_id, old.partitions.len()), (&new.name, new.topic_id, new.partitions.len()));
+            assert_eq!(
+                (&old.name, old.topic_id, old.partitions.len()),
+                (&new.name, new.topic_id, new.partitions.len())
+            );
             assert_eq!((old.partitions[0].leader_epoch, new.partitions[0].leader_epoch), (0, 1));
         }
         let mut client = stage.client().await;
@@ -75,7 +84,8 @@ async fn producer_ids_are_never_given_out_twice() {
     for round in 0..4 {
         let mut client = stage.client().await;
         for _ in 0..if round == 0 { 1001 } else { 3 } {
-            let response = client.call(4, &InitProducerIdRequest { transactional_id: None, ..Default::default() }).await;
+            let response =
+                client.call(4, &InitProducerIdRequest { transactional_id: None, ..Default::default() }).await;
             assert_eq!((response.error_code, response.producer_epoch), (0, 0));
             assert!(seen.insert(response.producer_id), "{} was given out twice", response.producer_id);
         }
@@ -125,7 +135,8 @@ async fn n12_a_shutdown_answers_what_is_in_flight_and_forces_the_rest() {
     }
     let stage = stage.restart(BrokerConfig::default()).await;
     let frame = parked.frame().await.expect("a waiting fetch is answered before its connection closes");
-    let (_, response) = tramline_wire::decode_response::<tramline_wire::messages::FetchRequest>(frame, 12).unwrap();
+    let (_, response) =
+        tramline_wire::decode_response::<tramline_wire::messages::FetchRequest>(frame, 12).unwrap();
     assert_eq!(common::only_partition(&response).error_code, 0);
     assert_eq!(parked.frame().await, None);
     assert_eq!(stage.client().await.values("t", 0, 0).await.len(), 31);

@@ -20,7 +20,8 @@ use tramline_wire::messages::{
     CreateTopicsRequest, FetchRequest, FetchResponse, ListOffsetsRequest, ProduceRequest, ProduceResponse,
 };
 use tramline_wire::{
-    BatchBuilder, Compression, RecordBatch, Request, Str, TopicPartition, batches, decode_response, encode_request,
+    BatchBuilder, Compression, RecordBatch, Request, Str, TopicPartition, batches, decode_response,
+    encode_request,
 };
 
 pub const PRODUCE: i16 = 9;
@@ -126,7 +127,13 @@ impl Client {
         assert_eq!(response.topics[0].error_code, 0, "{:?}", response.topics[0].error_message);
     }
 
-    pub async fn produce(&mut self, topic: &str, partition: i32, acks: i16, batch: Bytes) -> PartitionProduceResponse {
+    pub async fn produce(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        acks: i16,
+        batch: Bytes,
+    ) -> PartitionProduceResponse {
         let response = self.call(PRODUCE, &produce(topic, partition, acks, batch)).await;
         only_row(&response)
     }
@@ -151,7 +158,12 @@ impl Client {
         }
     }
 
-    pub async fn offset_at(&mut self, topic: &str, partition: i32, timestamp: i64) -> ListOffsetsPartitionResponse {
+    pub async fn offset_at(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        timestamp: i64,
+    ) -> ListOffsetsPartitionResponse {
         let request = ListOffsetsRequest {
             replica_id: -1,
             topics: vec![ListOffsetsTopic {
@@ -262,7 +274,10 @@ pub fn values(records: Bytes) -> Vec<(i64, String)> {
         let (_, bytes) = batch.unwrap();
         let batch = RecordBatch::decode(TopicPartition::new("", 0), bytes).unwrap();
         for record in &batch {
-            found.push((record.offset(), String::from_utf8(record.value().unwrap_or_default().to_vec()).unwrap()));
+            found.push((
+                record.offset(),
+                String::from_utf8(record.value().unwrap_or_default().to_vec()).unwrap(),
+            ));
         }
     }
     found
