@@ -19,7 +19,8 @@ pub struct MemberConfig {
     /// How long the coordinator keeps a silent member (45 s). Shorter finds dead members sooner and
     /// rebalances for short stalls.
     pub session_timeout: Duration,
-    /// How long members get to finish their work and rejoin when a rebalance begins (60 s).
+    /// How long members get to finish their work and rejoin when a rebalance begins (60 s). Should be longer
+    /// than the session timeout: a coordinator that is not heard of for this long may have gone on without us.
     pub rebalance_timeout: Duration,
     /// The time between heartbeats (3 s); a third of the session timeout at most.
     pub heartbeat_interval: Duration,

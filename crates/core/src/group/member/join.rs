@@ -86,6 +86,9 @@ impl Member {
         self.generation = Generation { id: response.generation_id, member_id: response.member_id.detached() };
         // The coordinator began to count when it sent this answer; a third is left for its way.
         self.session_end = self.session_end.max(now + self.config.session_timeout * 2 / 3);
+        let rebalance = self.config.rebalance_timeout;
+        let left = rebalance.saturating_sub(self.config.session_timeout / 3).max(rebalance / 2);
+        self.evicted_at = self.evicted_at.max(now + left);
         self.heartbeat_at = now + self.config.heartbeat_interval;
         if response.leader != response.member_id {
             return self.send_sync(now, Vec::new());
@@ -179,6 +182,8 @@ impl Member {
         // took long the first heartbeat goes out at once and settles it.
         let session = self.config.session_timeout;
         self.session_end = self.session_end.max(sent + session).max(now + session / 2);
+        let rebalance = self.config.rebalance_timeout;
+        self.evicted_at = self.evicted_at.max(sent + rebalance).max(now + rebalance / 2);
         let slow = now.saturating_since(sent) > self.config.heartbeat_interval;
         self.heartbeat_at = if slow { now } else { now + self.config.heartbeat_interval };
         let assigned: BTreeSet<TopicPartition> = assigned.into_iter().collect();

@@ -21,7 +21,11 @@
 //! # Lost is different
 //!
 //! [`Event::Lost`] comes when the coordinator no longer accepts the generation (22, 25, 82), when it was not
-//! heard of for a session timeout, or when the owner did not poll in time. Nothing may be committed then.
+//! heard of for a session timeout, when it did not take us into a rebalance within a rebalance timeout, or
+//! when the owner did not poll in time. Nothing may be committed then. Both timeouts are counted from the
+//! sending of the request that was answered last, so that the member never believes longer than the
+//! coordinator does. While a Join or Sync waits there is nothing to count from; then a pause of the whole
+//! process (found by ticks that come late) counts as lost.
 
 mod config;
 mod event;
@@ -165,6 +169,10 @@ pub struct Member {
     /// When the coordinator may have given us up. Counted from when the request was sent that it answered
     /// last, so that it is never later than the coordinator's own count.
     session_end: Instant,
+    /// When a rebalance may have ended without us: one rebalance timeout after we last knew of none.
+    evicted_at: Instant,
+    /// While a Join or Sync waits: the next moment at which this machine wants to see that it still runs.
+    tick_at: Instant,
     retry_at: Option<Instant>,
     attempts: u32,
     last_id: u64,
@@ -200,6 +208,8 @@ impl Member {
             heartbeat: None,
             heartbeat_at: Instant::ZERO,
             session_end: Instant::ZERO,
+            evicted_at: Instant::ZERO,
+            tick_at: Instant::ZERO,
             retry_at: None,
             attempts: 0,
             last_id: 0,
@@ -270,6 +280,7 @@ impl Member {
         response: Result<ResponseBody, Disconnected>,
     ) {
         let Some(request) = self.in_flight.remove(&id) else { return };
+        self.tick(now);
         match (request.kind, response) {
             (Kind::FindCoordinator, response) if self.finding == Some(id) => {
                 self.finding = None;
@@ -299,11 +310,13 @@ impl Member {
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         let held = self.held.map(|held| held.deadline);
-        [held, self.session_due(), self.heartbeat_due(), self.retry_at].into_iter().flatten().min()
+        let due = [held, self.session_due(), self.heartbeat_due(), self.tick_due(), self.retry_at];
+        due.into_iter().flatten().min()
     }
 
     /// Does what is due: heartbeats, retries, the end of a held revocation, the end of the session.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.tick(now);
         self.retry_at = self.retry_at.filter(|at| *at > now);
         if self.session_due().is_some_and(|at| at <= now) {
             self.coordinator = None;

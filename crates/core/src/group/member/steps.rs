@@ -69,9 +69,17 @@ impl Member {
         }
         self.revoking.extend(partitions.iter().cloned());
         self.last_id += 1;
-        let (id, deadline) = (RevocationId(self.last_id), now + self.config.revocation_window());
+        let (id, deadline) = (RevocationId(self.last_id), self.revocation_deadline(now));
         self.held = Some(Held { id, deadline });
         self.events.push_back(Event::Revoked { id, partitions, deadline });
+    }
+
+    /// The window from now, but early enough for the Join to arrive before a rebalance that began when we last
+    /// knew of none is over.
+    fn revocation_deadline(&self, now: Instant) -> Instant {
+        let margin = self.config.rebalance_timeout.saturating_sub(self.config.revocation_window());
+        let latest = Instant::from_start(self.evicted_at.since_start().saturating_sub(margin));
+        (now + self.config.revocation_window()).min(latest).max(now)
     }
 
     fn advance_leaving(&mut self, now: Instant) {
@@ -159,7 +167,30 @@ impl Member {
             Phase::Unjoined | Phase::Assigning(..) | Phase::Stable => self.generation.id >= 0,
             _ => false,
         };
-        counts.then_some(self.session_end)
+        counts.then_some(self.session_end.min(self.evicted_at))
+    }
+
+    /// The next tick, while there is something that a pause of the process would make doubtful.
+    pub(super) fn tick_due(&self) -> Option<Instant> {
+        let doubtful = match self.phase {
+            Phase::Joining(_) => !self.owned.is_empty(),
+            Phase::Syncing(_) => true,
+            _ => false,
+        };
+        doubtful.then_some(self.tick_at)
+    }
+
+    /// Notices that the process stood still while a Join or Sync waited. The answer may be old then, and the
+    /// coordinator may have given the partitions away since. An old Join answer is found out by the Sync that
+    /// follows, and brings back what is still ours; an old Sync answer must not be believed at all.
+    pub(super) fn tick(&mut self, now: Instant) {
+        if self.tick_due().is_some_and(|at| now > at + self.config.session_timeout / 3) {
+            match self.phase {
+                Phase::Syncing(_) => self.lose(false),
+                _ => self.lose_partitions(),
+            }
+        }
+        self.tick_at = self.tick_at.max(now + self.config.heartbeat_interval);
     }
 
     /// When the next heartbeat goes out. None goes out behind a Join or Sync: it would wait for their answers.
@@ -219,6 +250,7 @@ impl Member {
             Kind::Heartbeat => self.config.request_timeout.min(self.config.session_timeout),
             _ => self.config.request_timeout,
         };
+        self.tick_at = now + self.config.heartbeat_interval;
         let waiting = self.in_flight.values().any(|other| matches!(other.kind, Kind::Join | Kind::Sync));
         self.in_flight.insert(id, InFlight { kind, sent: now, generation: self.generation.clone() });
         self.requests.push_back(MemberRequest {
@@ -285,11 +317,14 @@ impl Member {
             codes::NONE | codes::REBALANCE_IN_PROGRESS => {
                 self.attempts = 0;
                 self.session_end = self.session_end.max(request.sent + self.config.session_timeout);
-                if code == codes::REBALANCE_IN_PROGRESS && self.phase == Phase::Stable {
+                if code == codes::NONE {
+                    self.evicted_at = self.evicted_at.max(request.sent + self.config.rebalance_timeout);
+                } else if self.phase == Phase::Stable {
                     self.rejoin = true;
+                    let latest = self.revocation_deadline(now);
                     if let Some(held) = &mut self.held {
                         // The others wait for us from now on.
-                        held.deadline = held.deadline.min(now + self.config.revocation_window());
+                        held.deadline = held.deadline.min(latest);
                     }
                 }
             }
