@@ -257,7 +257,7 @@ fn the_end_of_a_leader_epoch_is_known_also_after_a_restart_without_checkpoint() 
     let storage = memory();
     let (mut log, _) = open(&storage, &small());
     log.begin_epoch(1).unwrap();
-    let mut add = |log: &mut Log, epoch, values: &[&str]| {
+    let add = |log: &mut Log, epoch, values: &[&str]| {
         log.append_group(vec![Append::check(batch(values)).unwrap()], epoch, NOW).unwrap();
     };
     add(&mut log, 1, &["a", "b"]);
