@@ -392,3 +392,6 @@ fn address(host: &str, port: i32) -> String {
         format!("{host}:{port}")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,8 @@
 //! The producer over real sockets, against a peer that does as it is told.
 
+// Helpers of tests may fail by panicking.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::sync::Arc;
@@ -70,7 +73,7 @@ async fn flush_and_close_do_not_wait_for_the_linger() {
     let config = ProducerConfig::new().linger(HOUR).delivery_timeout(2 * HOUR).spread(Spread::RoundRobin);
     let producer = producer(&peer, config).await;
     for n in 0..9 {
-        let _ = producer.send(to(n)).await.unwrap();
+        drop(producer.send(to(n)).await.unwrap());
     }
     producer.flush().await.unwrap();
     for partition in 0..3 {
@@ -355,7 +358,7 @@ async fn a_dropped_delivery_cancels_nothing() {
         let mut delivery = producer.send(to(n)).await.unwrap();
         if n % 2 == 0 {
             // Polled once, so that its waker is left behind.
-            let _ = tokio::time::timeout(Duration::ZERO, &mut delivery).await;
+            drop(tokio::time::timeout(Duration::ZERO, &mut delivery).await);
         }
     }
     assert_eq!(offset(producer.send(to(100)).await.unwrap()).await, Some(100));
@@ -368,7 +371,7 @@ async fn close_reports_what_failed_and_drop_tells_the_waiting() {
     let peer = Peer::with_topic("t", 1).await;
     let first = producer(&peer, ProducerConfig::new()).await;
     peer.script(ApiKey::Produce, [Reply::Error(29)]);
-    let _ = first.send(to(0)).await.unwrap();
+    drop(first.send(to(0)).await.unwrap());
     let report = first.close().await.unwrap_err();
     assert_eq!(report.failed, 1);
     assert!(matches!(report.first, DeliveryError::Refused { code: ErrorCode::TopicAuthorizationFailed, .. }));

@@ -4,8 +4,8 @@
 //! By default it serves ApiVersions, Metadata (topics made with [`Peer::topic`]), InitProducerId and Produce. Any API is
 //! served or overridden by [`Peer::answer`]; the next requests of one API misbehave by [`Peer::script`].
 
-// Each test file uses another part of this.
-#![allow(dead_code)]
+// Each test file uses another part of this, and helpers of tests may fail by panicking.
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -51,13 +51,15 @@ pub enum Reply {
 
 type Handler = Box<dyn FnMut(Reader, i16, i32) -> Frame + Send>;
 
+/// What is known of a producer: its epoch, then its last five batches as first sequence, last sequence, offset.
+type Known = (i16, VecDeque<(i32, i32, i64)>);
+
 /// One partition as stored.
 #[derive(Debug, Default)]
 pub struct Stored {
     pub records: Vec<(Option<Bytes>, Option<Bytes>, i64)>,
     pub batches: Vec<BatchHeader>,
-    /// Per producer id: epoch and the sequences of the last five batches with their offsets.
-    producers: BTreeMap<i64, (i16, VecDeque<(i32, i32, i64)>)>,
+    producers: BTreeMap<i64, Known>,
     pub leader_epoch: i32,
 }
 
@@ -327,10 +329,9 @@ impl Inner {
             }
             ApiKey::Produce => {
                 let request = ProduceRequest::decode(&mut reader, version).unwrap();
-                let (answer, refused) = self.produce(&request, error);
+                let answer = self.produce(&request, error);
                 if request.acks == 0 {
                     // Refused: `respond` closes. Accepted: nothing is said.
-                    let _ = refused;
                     return None;
                 }
                 Some(encode_response::<ProduceRequest>(id, version, &answer).unwrap())
@@ -348,7 +349,6 @@ impl Inner {
                 api_key: key as i16,
                 min_version: min,
                 max_version: self.max_versions.get(&(key as i16)).copied().unwrap_or(max),
-                ..Default::default()
             })
             .collect();
         let error_code = if version > newest { 35 } else { 0 };
@@ -400,8 +400,7 @@ impl Inner {
         }
     }
 
-    fn produce(&mut self, request: &ProduceRequest, error: i16) -> (ProduceResponse, bool) {
-        let mut refused = false;
+    fn produce(&mut self, request: &ProduceRequest, error: i16) -> ProduceResponse {
         let mut responses = Vec::new();
         for topic in &request.topic_data {
             let known =
@@ -416,7 +415,6 @@ impl Inner {
                     (0, None) => Err(3),
                     (code, _) => Err(code),
                 };
-                refused |= outcome.is_err();
                 rows.push(PartitionProduceResponse {
                     index: part.index,
                     error_code: outcome.err().unwrap_or(0),
@@ -431,7 +429,7 @@ impl Inner {
                 partition_responses: rows,
             });
         }
-        (ProduceResponse { responses, ..Default::default() }, refused)
+        ProduceResponse { responses, ..Default::default() }
     }
 }
 
@@ -479,7 +477,7 @@ impl Stored {
             }
         }
         let batch = RecordBatch::decode(TopicPartition::new("t", 0), bytes).map_err(|_| 2i16)?;
-        for record in batch.iter() {
+        for record in &batch {
             self.records.push((record.key_bytes(), record.value_bytes(), record.timestamp()));
         }
         self.batches.push(header);

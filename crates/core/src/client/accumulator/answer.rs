@@ -115,7 +115,7 @@ impl<C: Clone> Accumulator<C> {
                     self.finish(batch, Ok(Written { base_offset, append_time }));
                 }
                 Answer::Unanswered => {
-                    self.finish(batch, Ok(Written { base_offset: None, append_time: None }))
+                    self.finish(batch, Ok(Written { base_offset: None, append_time: None }));
                 }
                 Answer::Lost => self.retry(batch, true, now, jitter),
                 Answer::NotSent => {
@@ -144,7 +144,7 @@ impl<C: Clone> Accumulator<C> {
         let current = batch.stamp.is_some_and(|stamp| Some(stamp.producer) == self.partitions[slot].producer);
         match produce_action(code) {
             ProduceAction::AlreadyWritten => {
-                self.finish(batch, Ok(Written { base_offset: None, append_time: None }))
+                self.finish(batch, Ok(Written { base_offset: None, append_time: None }));
             }
             ProduceAction::Retry { refresh } => self.retry(batch, refresh, now, jitter),
             ProduceAction::OutOfOrder if batch.stamp.is_some() => {
@@ -184,13 +184,13 @@ impl<C: Clone> Accumulator<C> {
         let compression = self.config.compression;
         let slot = batch.partition;
         match batch.split(|| BatchBuilder::new(compression)) {
-            Ok((low, high)) => {
+            Some((low, high)) => {
                 // Halves of what was refused are what fits; later batches should not need the same lesson.
                 self.untold.insert(high.id, slot);
                 self.partitions[slot].requeue(low);
                 self.partitions[slot].requeue(high);
             }
-            Err(batch) => {
+            None => {
                 self.partitions[slot].give_up_sequence(&batch);
                 self.finish(batch, Err(Failure::Refused { code, message }));
             }

@@ -100,25 +100,23 @@ impl<C> Batch<C> {
 
 impl<C: Clone> Batch<C> {
     /// Two batches with the same records, in order; `None` when there is nothing to divide.
-    pub(super) fn split(self, builder: impl Fn() -> BatchBuilder) -> Result<(Self, Self), Self> {
-        let Contents::Built(bytes, _) = &self.contents else { return Err(self) };
+    pub(super) fn split(&self, builder: impl Fn() -> BatchBuilder) -> Option<(Self, Self)> {
+        let Contents::Built(bytes, _) = &self.contents else { return None };
         if self.records < 2 || self.solo {
-            return Err(self);
+            return None;
         }
-        let Ok(decoded) = RecordBatch::decode(self.topic_partition.clone(), bytes.clone()) else {
-            return Err(self);
-        };
+        let decoded = RecordBatch::decode(self.topic_partition.clone(), bytes.clone()).ok()?;
         let half = self.records / 2;
         let (mut low, mut high) = (builder(), builder());
         let (mut low_bytes, mut count) = (0usize, 0u32);
-        for record in decoded.iter() {
+        for record in &decoded {
             let into = if count < half { &mut low } else { &mut high };
-            let Ok(grown) = into.append_record(&record) else { return Err(self) };
+            let grown = into.append_record(&record).ok()?;
             low_bytes += if count < half { grown } else { 0 };
             count += 1;
         }
         if count != self.records {
-            return Err(self);
+            return None;
         }
         let low_cost = low_bytes.min(self.cost);
         let part = |contents, offset: u32, records, cost| Self {
@@ -137,6 +135,6 @@ impl<C: Clone> Batch<C> {
             closed: true,
             solo: false,
         };
-        Ok((part(low, 0, half, low_cost), part(high, half, self.records - half, self.cost - low_cost)))
+        Some((part(low, 0, half, low_cost), part(high, half, self.records - half, self.cost - low_cost)))
     }
 }

@@ -53,7 +53,7 @@ impl Log {
             batches.pop_front();
         }
         let batch = RecordBatch::decode(TopicPartition::new("t", 0), bytes.clone()).map_err(|_| 2i16)?;
-        for record in batch.iter() {
+        for record in &batch {
             self.values
                 .push(String::from_utf8(record.value().unwrap_or_default().to_vec()).unwrap_or_default());
         }
