@@ -1,1 +1,151 @@
-//! Tests.
+//! What gets into a request, and what a failure leads to.
+
+use super::*;
+
+const LANE: LaneNumber = LaneNumber(1);
+const OTHER: LaneNumber = LaneNumber(2);
+
+fn at(millis: u64) -> Instant {
+    Instant::from_start(Duration::from_millis(millis))
+}
+
+fn committer() -> Committer {
+    let mut committer = Committer::default();
+    for (lane, partition) in [(LANE, 0), (OTHER, 1)] {
+        committer.open(lane, LaneId { topic_partition: TopicPartition::new("t", partition), generation: 1 });
+    }
+    committer
+}
+
+fn reach(committer: &mut Committer, lane: LaneNumber, offset: i64) {
+    committer.progress(lane, Frontier { offset, leader_epoch: None });
+}
+
+fn offsets(request: &CommitRequest) -> Vec<i64> {
+    request.offsets.iter().map(|(_, frontier)| frontier.offset).collect()
+}
+
+fn failure(kind: CommitFailureKind) -> Result<(), CommitFailure> {
+    Err(CommitFailure { kind, partitions: Vec::new() })
+}
+
+#[test]
+fn t124_without_progress_there_is_no_request() {
+    let mut committer = committer();
+    committer.want_all_managed();
+    assert_eq!(committer.poll_request(at(0)), None);
+}
+
+#[test]
+fn t125_an_unchanged_frontier_is_not_committed_again_but_a_failed_one_is() {
+    let mut committer = committer();
+    reach(&mut committer, LANE, 5);
+    committer.want_all_managed();
+    let request = committer.poll_request(at(0)).unwrap();
+    assert_eq!(offsets(&request), [5]);
+    committer.handle_result(at(1), request.id, failure(CommitFailureKind::Retriable));
+    assert_eq!(committer.poll_request(at(50)), None, "backoff");
+    let again = committer.poll_request(at(101)).unwrap();
+    assert_eq!(offsets(&again), [5]);
+    committer.handle_result(at(102), again.id, Ok(()));
+    committer.want_all_managed();
+    assert_eq!(committer.poll_request(at(10_000)), None);
+}
+
+#[test]
+fn t130_one_request_carries_every_lane() {
+    let mut committer = committer();
+    reach(&mut committer, LANE, 5);
+    reach(&mut committer, OTHER, 7);
+    committer.want_all_managed();
+    assert_eq!(offsets(&committer.poll_request(at(0)).unwrap()), [5, 7]);
+}
+
+#[test]
+fn wants_that_come_during_a_request_make_the_next_one() {
+    let mut committer = committer();
+    reach(&mut committer, LANE, 5);
+    committer.want_for(LANE, CommitToken(1));
+    let first = committer.poll_request(at(0)).unwrap();
+    reach(&mut committer, LANE, 6);
+    committer.want_for(LANE, CommitToken(2));
+    committer.want_for(LANE, CommitToken(3));
+    assert_eq!(committer.poll_request(at(0)), None);
+    committer.handle_result(at(1), first.id, Ok(()));
+    assert_eq!(committer.poll_answer(), Some((CommitToken(1), Ok(()))));
+    let second = committer.poll_request(at(1)).unwrap();
+    assert_eq!(offsets(&second), [6]);
+    committer.handle_result(at(2), second.id, Ok(()));
+    assert_eq!(committer.poll_answer(), Some((CommitToken(2), Ok(()))));
+    assert_eq!(committer.poll_answer(), Some((CommitToken(3), Ok(()))));
+}
+
+#[test]
+fn t127_the_partitions_that_did_not_fail_are_committed() {
+    let mut committer = committer();
+    reach(&mut committer, LANE, 5);
+    reach(&mut committer, OTHER, 7);
+    committer.want_all_managed();
+    let request = committer.poll_request(at(0)).unwrap();
+    let failure =
+        CommitFailure { kind: CommitFailureKind::Fenced, partitions: [TopicPartition::new("t", 0)].into() };
+    assert!(!committer.handle_result(at(1), request.id, Err(failure)));
+    assert!(committer.is_settled(LANE) && committer.is_settled(OTHER));
+    assert_eq!(committer.uncommitted(OTHER), None);
+    assert_eq!(committer.uncommitted(LANE).unwrap().offset, 5);
+}
+
+#[test]
+fn t135_a_closed_lane_gets_into_no_request_and_its_callers_hear_of_it() {
+    let mut committer = committer();
+    reach(&mut committer, LANE, 5);
+    committer.want_for(LANE, CommitToken(1));
+    committer.close(LANE);
+    assert_eq!(committer.poll_request(at(0)), None);
+    assert_eq!(committer.poll_answer(), Some((CommitToken(1), Err(CommitRefusal::LaneClosed))));
+}
+
+#[test]
+fn a_failing_commit_of_a_closed_lane_is_not_tried_again() {
+    let mut committer = committer();
+    reach(&mut committer, LANE, 5);
+    committer.want_all_managed();
+    let request = committer.poll_request(at(0)).unwrap();
+    committer.close(LANE);
+    committer.handle_result(at(1), request.id, failure(CommitFailureKind::Retriable));
+    assert_eq!(committer.poll_request(at(10_000)), None);
+}
+
+#[test]
+fn b023_a_caller_hears_of_a_failure_after_five_attempts_and_the_policy_goes_on() {
+    let mut committer = committer();
+    reach(&mut committer, LANE, 5);
+    committer.want_for(LANE, CommitToken(1));
+    committer.want_managed(LANE);
+    let mut now = 0;
+    for attempt in 1..=7 {
+        let request = committer.poll_request(at(now)).unwrap();
+        committer.handle_result(at(now), request.id, failure(CommitFailureKind::Retriable));
+        now += 1000;
+        let answer = committer.poll_answer();
+        assert_eq!(answer.is_some(), attempt == USER_ATTEMPTS, "attempt {attempt}: {answer:?}");
+    }
+    let request = committer.poll_request(at(now)).unwrap();
+    committer.handle_result(at(now), request.id, Ok(()));
+    assert_eq!(committer.failures_in_a_row(), 0);
+}
+
+#[test]
+fn only_refused_authority_is_fatal() {
+    for (kind, fatal) in [
+        (CommitFailureKind::Retriable, false),
+        (CommitFailureKind::Fenced, false),
+        (CommitFailureKind::Unauthorised, true),
+    ] {
+        let mut committer = committer();
+        reach(&mut committer, LANE, 5);
+        committer.want_all_managed();
+        let request = committer.poll_request(at(0)).unwrap();
+        assert_eq!(committer.handle_result(at(0), request.id, failure(kind)), fatal);
+    }
+}

@@ -1,0 +1,183 @@
+//! What the tests of runs share.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tramline_processor::testing::{MemoryControl, MemoryLog, MemorySource};
+use tramline_processor::{
+    Handler, Lane, Monitor, PartitionedBuilder, PartitionedExt, Processor, RunError, RunReport,
+};
+use tramline_wire::{Record, TopicPartition};
+
+pub type Ended = (Result<RunReport, RunError>, MemorySource);
+
+pub fn tp(partition: i32) -> TopicPartition {
+    TopicPartition::new("t", partition)
+}
+
+/// Lets everything that can go on without time passing go on. Under the paused clock a short sleep ends only
+/// when nothing else can run.
+pub async fn settle() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// A run on its own task, and everything to command and watch it.
+pub struct Running {
+    pub control: MemoryControl,
+    pub monitor: Monitor,
+    stop: CancellationToken,
+    task: JoinHandle<Ended>,
+}
+
+pub fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// Starts a run of `handler` over the given partitions.
+pub fn for_each<H: Handler>(
+    log: &MemoryLog,
+    partitions: &[i32],
+    with: impl FnOnce(PartitionedBuilder<MemorySource>) -> PartitionedBuilder<MemorySource>,
+    handler: H,
+) -> Running {
+    let (source, control) = MemorySource::new(log);
+    let partitions: Vec<_> = partitions.iter().copied().map(tp).collect();
+    if !partitions.is_empty() {
+        control.assign(&partitions);
+    }
+    run_on(source, control, with, handler)
+}
+
+pub fn run_on<H: Handler>(
+    source: MemorySource,
+    control: MemoryControl,
+    with: impl FnOnce(PartitionedBuilder<MemorySource>) -> PartitionedBuilder<MemorySource>,
+    handler: H,
+) -> Running {
+    let run = with(source.partitioned()).build().unwrap();
+    let (monitor, stop) = (run.monitor(), CancellationToken::new());
+    let task = tokio::spawn(run.for_each(stop.clone().cancelled_owned(), handler));
+    Running { control, monitor, stop, task }
+}
+
+pub fn lanes<P: Processor>(
+    log: &MemoryLog,
+    partitions: &[i32],
+    with: impl FnOnce(PartitionedBuilder<MemorySource>) -> PartitionedBuilder<MemorySource>,
+    processor: P,
+) -> Running {
+    let (source, control) = MemorySource::new(log);
+    let partitions: Vec<_> = partitions.iter().copied().map(tp).collect();
+    if !partitions.is_empty() {
+        control.assign(&partitions);
+    }
+    let run = with(source.partitioned()).build().unwrap();
+    let (monitor, stop) = (run.monitor(), CancellationToken::new());
+    let task = tokio::spawn(run.lanes(stop.clone().cancelled_owned(), processor));
+    Running { control, monitor, stop, task }
+}
+
+impl Running {
+    pub fn ask_to_stop(&self) {
+        self.stop.cancel();
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    pub async fn ended(self) -> Ended {
+        self.task.await.unwrap()
+    }
+
+    pub async fn stop(self) -> Ended {
+        self.stop.cancel();
+        self.ended().await
+    }
+
+    pub fn drop_it(self) {
+        self.task.abort();
+    }
+}
+
+/// Notes what handlers saw, and lets a test hold them at chosen records.
+#[derive(Clone, Default)]
+pub struct Probe(Arc<ProbeState>);
+
+#[derive(Default)]
+struct ProbeState {
+    seen: Mutex<BTreeMap<i32, Vec<i64>>>,
+    done: Mutex<BTreeMap<i32, Vec<i64>>>,
+    gates: Mutex<BTreeMap<(i32, i64), CancellationToken>>,
+    live: Mutex<BTreeMap<i32, usize>>,
+    overlaps: AtomicUsize,
+}
+
+impl Probe {
+    /// Holds the handler of this record until the gate is opened.
+    pub fn hold(&self, partition: i32, offset: i64) -> CancellationToken {
+        self.0.gates.lock().unwrap().entry((partition, offset)).or_default().clone()
+    }
+
+    pub fn seen(&self, partition: i32) -> Vec<i64> {
+        self.0.seen.lock().unwrap().get(&partition).cloned().unwrap_or_default()
+    }
+
+    pub fn done(&self, partition: i32) -> Vec<i64> {
+        self.0.done.lock().unwrap().get(&partition).cloned().unwrap_or_default()
+    }
+
+    pub fn overlaps(&self) -> usize {
+        self.0.overlaps.load(Ordering::SeqCst)
+    }
+
+    pub fn enter(&self, partition: i32) -> Inside {
+        let mut live = self.0.live.lock().unwrap();
+        let count = live.entry(partition).or_default();
+        *count += 1;
+        if *count > 1 {
+            self.0.overlaps.fetch_add(1, Ordering::SeqCst);
+        }
+        Inside { probe: self.clone(), partition }
+    }
+
+    pub async fn work(&self, record: &Record) {
+        let (partition, offset) = (record.partition(), record.offset());
+        let _inside = self.enter(partition);
+        self.0.seen.lock().unwrap().entry(partition).or_default().push(offset);
+        let gate = self.0.gates.lock().unwrap().get(&(partition, offset)).cloned();
+        if let Some(gate) = gate {
+            gate.cancelled().await;
+        }
+        self.0.done.lock().unwrap().entry(partition).or_default().push(offset);
+    }
+
+    /// A handler that works through this probe and never fails.
+    pub fn handler(&self) -> impl Handler + use<> {
+        let probe = self.clone();
+        move |record: Record, _: Lane| {
+            let probe = probe.clone();
+            async move {
+                probe.work(&record).await;
+                Ok::<_, String>(())
+            }
+        }
+    }
+}
+
+/// A live processor or handler of a partition, until it is dropped.
+pub struct Inside {
+    probe: Probe,
+    partition: i32,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        *self.probe.0.live.lock().unwrap().get_mut(&self.partition).unwrap() -= 1;
+    }
+}
