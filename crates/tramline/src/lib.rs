@@ -1,7 +1,12 @@
 //! Ordered work, in parallel, over a partitioned log.
 //!
-//! This is the crate to depend on: it re-exports the client, the processing runtime and, with the
-//! default feature `broker`, the embedded broker.
+//! This is the crate to depend on. It re-exports, under one roof:
+//! - [`processor`]: ordered lanes per partition over any source of records;
+//! - [`client`]: the Kafka client underneath, with producer, consumers and admin;
+//! - [`broker`] (feature `broker`, on by default): the embedded broker to start on;
+//! - [`wire`]: the bytes of the protocol, for those who need them.
+//!
+//! `use tramline::prelude::*` brings what a program usually names.
 
 pub use tramline_client as client;
 pub use tramline_processor as processor;
@@ -9,3 +14,20 @@ pub use tramline_wire as wire;
 
 #[cfg(feature = "broker")]
 pub use tramline_broker as broker;
+
+/// What a program that uses Tramline usually names.
+pub mod prelude {
+    #[cfg(feature = "broker")]
+    pub use tramline_broker::Broker;
+    pub use tramline_client::{
+        Acks, Admin, ClientConfig, Consumer, NewTopic, OffsetReset, Producer, ProducerConfig, ProducerRecord,
+        Record, StartOffset, TopicPartition,
+    };
+    pub use tramline_processor::{
+        CommitPolicy, Delivered, Handler, Lane, LaneStream, PartitionedExt, StopPolicy,
+    };
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tramline::broker::{Broker, BrokerConfig, BrokerHandle};
 use tramline::client::{
-    Admin, ClientConfig, CommitFailure, ConsumeError, Consumer, ConsumerBuilder, Event, Events, FetchError, NewTopic,
-    OffsetAndMetadata, OffsetReset, Producer, ProducerConfig, ProducerRecord, StartOffset,
+    Admin, ClientConfig, CommitFailure, ConsumeError, Consumer, ConsumerBuilder, Event, Events, FetchError,
+    NewTopic, OffsetAndMetadata, OffsetReset, Producer, ProducerConfig, ProducerRecord, StartOffset,
 };
 use tramline::wire::TopicPartition;
 
@@ -22,7 +22,8 @@ impl Stand {
     async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = BrokerConfig::new().group_initial_rebalance_delay(Duration::from_millis(50));
-        let broker = Broker::builder(directory.path()).listen("127.0.0.1:0").config(config).start().await.unwrap();
+        let broker =
+            Broker::builder(directory.path()).listen("127.0.0.1:0").config(config).start().await.unwrap();
         Self { broker, _directory: directory }
     }
 
@@ -84,7 +85,8 @@ async fn a_consumer_without_a_group_reads_seeks_and_reports_what_is_out_of_range
     let stand = Stand::with_topic("t", 2).await;
     stand.produce("t", 0, 0..1000).await;
     stand.produce("t", 1, 0..10).await;
-    let consumer = Consumer::builder(stand.client()).assign([(tp(0), StartOffset::Earliest)]).build().await.unwrap();
+    let consumer =
+        Consumer::builder(stand.client()).assign([(tp(0), StartOffset::Earliest)]).build().await.unwrap();
     for expected in 0..1000 {
         let record = soon(consumer.recv()).await.unwrap();
         assert_eq!(record.offset(), expected);
@@ -97,7 +99,10 @@ async fn a_consumer_without_a_group_reads_seeks_and_reports_what_is_out_of_range
     assert_eq!((fetched.records[0].offset(), fetched.next_offset), (500, 1000));
     consumer.seek(&tp(0), 5000).unwrap();
     let error = soon(consumer.next_batch()).await.unwrap_err();
-    assert!(matches!(error, ConsumeError::Partition(FetchError::OffsetOutOfRange { offset: 5000, .. })), "{error:?}");
+    assert!(
+        matches!(error, ConsumeError::Partition(FetchError::OffsetOutOfRange { offset: 5000, .. })),
+        "{error:?}"
+    );
     consumer.seek_to(&tp(0), StartOffset::Latest).unwrap();
     let (next, ()) = tokio::join!(soon(consumer.recv()), stand.produce("t", 0, 1000..1001));
     assert_eq!(next.unwrap().offset(), 1000);
