@@ -1,5 +1,7 @@
 //! The consumer over real sockets, against a peer that does as it is told.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
 mod common;
 
 use std::collections::BTreeMap;

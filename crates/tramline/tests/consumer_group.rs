@@ -1,5 +1,7 @@
 //! Consumers on the embedded broker: self-kept positions, and groups that share, hand over, hold and lose partitions.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
