@@ -35,7 +35,6 @@ pub(super) fn offset_commit(
         committed_offset: offset.offset,
         committed_leader_epoch: offset.leader_epoch.filter(|_| version >= 6).unwrap_or(-1),
         committed_metadata: Some(offset.metadata),
-        ..Default::default()
     };
     let topics = by_topic(offsets)
         .into_iter()

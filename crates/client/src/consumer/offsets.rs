@@ -232,15 +232,11 @@ fn list_request(wanted: &[(TopicPartition, i32)], spec: OffsetSpec) -> ListOffse
             partition_index: topic_partition.partition,
             current_leader_epoch: *epoch,
             timestamp: spec.wire_timestamp(),
-            ..Default::default()
         };
         match topics.iter_mut().find(|topic| topic.name == topic_partition.topic) {
             Some(topic) => topic.partitions.push(partition),
-            None => topics.push(ListOffsetsTopic {
-                name: topic_partition.topic.clone(),
-                partitions: vec![partition],
-                ..Default::default()
-            }),
+            None => topics
+                .push(ListOffsetsTopic { name: topic_partition.topic.clone(), partitions: vec![partition] }),
         }
     }
     ListOffsetsRequest { replica_id: -1, topics, ..Default::default() }

@@ -94,10 +94,8 @@ impl Fetcher {
             topics.entry(tp.topic.clone()).or_default().push(lookup(tp.partition, leader, *spec));
             asked.push((tp.clone(), partition.epoch));
         }
-        let topics = topics
-            .into_iter()
-            .map(|(name, partitions)| ListOffsetsTopic { name, partitions, ..Default::default() })
-            .collect();
+        let topics =
+            topics.into_iter().map(|(name, partitions)| ListOffsetsTopic { name, partitions }).collect();
         let request = ListOffsetsRequest { replica_id: -1, topics, ..Default::default() };
         Some(FetcherRequest::ListOffsets { node, request, ticket: LookupTicket { asked } })
     }
@@ -166,7 +164,6 @@ impl Fetcher {
                     topic: tp.topic.clone(),
                     topic_id: partition.topic_id,
                     partitions: alloc::vec![part],
-                    ..Default::default()
                 }),
             }
         }
@@ -206,7 +203,6 @@ fn lookup(partition_index: i32, leader: Leader, spec: OffsetSpec) -> ListOffsets
         partition_index,
         current_leader_epoch: leader.epoch,
         timestamp: spec.wire_timestamp(),
-        ..Default::default()
     }
 }
 

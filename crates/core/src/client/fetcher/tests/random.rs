@@ -89,9 +89,9 @@ fn run(seed: u64) {
             10 => {
                 let pause = seeded.percent(40);
                 if pause {
-                    stand.fetcher.pause(&tp(partition))
+                    stand.fetcher.pause(&tp(partition));
                 } else {
-                    stand.fetcher.resume(&tp(partition))
+                    stand.fetcher.resume(&tp(partition));
                 }
                 model.paused.insert(partition, pause);
             }

@@ -302,7 +302,10 @@ impl Stand {
         for _ in 0..100 {
             if let Some(taken) = self.fetcher.take_batch() {
                 let fetched = taken.unwrap();
-                return Some((fetched.records.iter().map(|r| r.offset()).collect(), fetched.next_offset));
+                return Some((
+                    fetched.records.iter().map(tramline_wire::Record::offset).collect(),
+                    fetched.next_offset,
+                ));
             }
             self.settle();
             if let Some(due) = self.fetcher.next_timeout() {
