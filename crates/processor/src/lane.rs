@@ -82,7 +82,7 @@ impl LaneShared {
             if let Some(ticket) = done {
                 cell.lane.complete(ticket);
             }
-            let pull = cell.lane.next();
+            let pull = cell.lane.pull();
             if let Work::OutOfOrder { offset, expected } = pull.work {
                 cell.out_of_order = Some((offset, expected));
             }

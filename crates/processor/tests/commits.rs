@@ -1,5 +1,7 @@
 //! What is committed, when, and what never is.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use std::time::Duration;

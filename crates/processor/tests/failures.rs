@@ -1,5 +1,7 @@
 //! What a run makes of handlers, processors and sources that fail, of wrong settings, and of full queues.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use common::{Probe, for_each, lanes, run_on, secs, settle, tp};

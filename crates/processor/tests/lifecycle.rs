@@ -1,5 +1,7 @@
 //! Assigned, revoked, lost, stopped: each lane ends as it should, and the others go on.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

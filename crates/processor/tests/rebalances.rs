@@ -1,5 +1,7 @@
 //! Two members, eight partitions, 200 rebalances in virtual time.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};

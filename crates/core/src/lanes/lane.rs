@@ -158,7 +158,7 @@ struct InOrder {
 /// One partition's ordered work under one assignment.
 ///
 /// Batches are offered whole and records handed out one by one, which is also when they count as delivered:
-/// what is only queued needs no bookkeeping. The owner asks [`next`](Self::next) for work and reports
+/// what is only queued needs no bookkeeping. The owner asks [`pull`](Self::pull) for work and reports
 /// [`complete`](Self::complete); in between it holds nothing of the lane.
 #[derive(Debug)]
 pub struct Lane<R> {
@@ -233,7 +233,7 @@ impl<R: HasOffset> Lane<R> {
     }
 
     /// The next piece of ready work.
-    pub fn next(&mut self) -> Pull<R> {
+    pub fn pull(&mut self) -> Pull<R> {
         let mut pull = Pull { work: Work::Wait, room: false, freed_bytes: 0 };
         if self.stopped || matches!(self.stopping, Some((_, true))) {
             pull.work = Work::End;

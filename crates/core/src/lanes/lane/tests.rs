@@ -29,7 +29,7 @@ fn chunk(offsets: &[i64], next_offset: i64) -> Chunk<At> {
 }
 
 fn take(lane: &mut Lane<At>) -> (i64, Ticket) {
-    match lane.next().work {
+    match lane.pull().work {
         Work::Record(At(offset), ticket) => (offset, ticket),
         other => panic!("{other:?}"),
     }
@@ -44,7 +44,7 @@ fn one_record_is_out_at_a_time_and_the_next_waits_for_it() {
     let mut lane = Lane::new(10, 1);
     lane.offer(chunk(&[0, 1], 2));
     let (offset, ticket) = take(&mut lane);
-    assert_eq!((offset, lane.next().work), (0, Work::Wait));
+    assert_eq!((offset, lane.pull().work), (0, Work::Wait));
     lane.complete(ticket);
     assert_eq!(take(&mut lane).0, 1);
 }
@@ -57,14 +57,14 @@ fn t106_markers_behind_the_last_record_let_the_frontier_reach_the_end() {
     lane.complete(ticket);
     assert_eq!(at(&lane), Some(2));
     lane.offer(chunk(&[], 5));
-    assert_eq!((lane.next().work, at(&lane)), (Work::Wait, Some(5)));
+    assert_eq!((lane.pull().work, at(&lane)), (Work::Wait, Some(5)));
 }
 
 #[test]
 fn t111_a_batch_that_covers_nothing_makes_no_frontier() {
     let mut lane = Lane::<At>::new(10, 1);
     lane.offer(Chunk { records: vec![], first_offset: 7, next_offset: 7, leader_epoch: None, bytes: 0 });
-    assert_eq!((lane.next().work, at(&lane)), (Work::Wait, None));
+    assert_eq!((lane.pull().work, at(&lane)), (Work::Wait, None));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn t120_what_comes_after_the_stop_is_refused_and_what_was_queued_is_drained() {
         assert_eq!(offset, expected);
         lane.complete(ticket);
     }
-    assert_eq!(lane.next().work, Work::End);
+    assert_eq!(lane.pull().work, Work::End);
     let stopped = lane.finish();
     assert_eq!(stopped.final_commit().map(|frontier| frontier.offset), Some(2));
     assert_eq!(stopped.rewind_to, None);
@@ -95,7 +95,7 @@ fn t161_a_lost_lane_ends_at_once_and_has_nothing_to_commit() {
     assert_eq!(lane.stop(StopReason::Lost, true), 100);
     assert_eq!(lane.stop(StopReason::Shutdown, false), 0);
     assert_eq!(lane.stop_reason(), Some(StopReason::Lost));
-    assert_eq!(lane.next().work, Work::End);
+    assert_eq!(lane.pull().work, Work::End);
     assert_eq!(lane.finish().final_commit(), None);
 }
 
@@ -127,7 +127,7 @@ fn t190_t191_a_full_lane_says_so_once_and_says_once_that_there_is_room() {
     assert_eq!(lane.offer(chunk(&[0, 1, 2], 3)), Offer::Taken);
     assert_eq!(lane.offer(chunk(&[3, 4, 5], 6)), Offer::Full);
     assert_eq!(lane.state(), LaneState::Paused);
-    let rooms: Vec<bool> = (0..6).map(|_| lane.next().room).collect();
+    let rooms: Vec<bool> = (0..6).map(|_| lane.pull().room).collect();
     assert_eq!(rooms, [false, false, false, true, false, false]);
 }
 
@@ -135,8 +135,8 @@ fn t190_t191_a_full_lane_says_so_once_and_says_once_that_there_is_room() {
 fn bytes_of_a_batch_are_free_once_none_of_it_is_queued() {
     let mut lane = Lane::new(10, usize::MAX);
     lane.offer(chunk(&[0, 1], 2));
-    assert_eq!(lane.next().freed_bytes, 0);
-    assert_eq!(lane.next().freed_bytes, 100);
+    assert_eq!(lane.pull().freed_bytes, 0);
+    assert_eq!(lane.pull().freed_bytes, 100);
     lane.offer(chunk(&[2], 3));
     lane.offer(chunk(&[3], 4));
     assert_eq!(lane.stop(StopReason::Lost, true), 200);
@@ -149,5 +149,5 @@ fn an_offset_that_comes_back_is_reported_and_not_handed_out() {
     lane.offer(chunk(&[5], 6));
     take(&mut lane);
     lane.offer(chunk(&[4], 5));
-    assert_eq!(lane.next().work, Work::OutOfOrder { offset: 4, expected: 6 });
+    assert_eq!(lane.pull().work, Work::OutOfOrder { offset: 4, expected: 6 });
 }

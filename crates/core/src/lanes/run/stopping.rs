@@ -172,7 +172,7 @@ impl<B> Run<B> {
             (LaneOutcome::Failed, _) => self.begin_stop(now, EndCause::LaneFailed(lane)),
             (LaneOutcome::Abandoned, _) => self.end.still_running.push(lane),
             (LaneOutcome::Finished, LanePhase::Running) => {
-                self.begin_stop(now, EndCause::LaneEndedEarly(lane))
+                self.begin_stop(now, EndCause::LaneEndedEarly(lane));
             }
             (LaneOutcome::Finished | LaneOutcome::Aborted, _) => {}
         }

@@ -231,7 +231,7 @@ impl World {
     /// Lets the lane's processor take a record. True when the lane has no more.
     pub(super) fn pull(&mut self, number: LaneNumber) -> bool {
         let live = self.lanes.get_mut(&number).unwrap();
-        let pull = live.lane.next();
+        let pull = live.lane.pull();
         let ended = pull.work == Work::End;
         match pull.work {
             Work::Record(_, ticket) => live.out.push(ticket),
