@@ -117,9 +117,9 @@ async fn kill(
         ));
         stage.broker = Some(broker.kill_and_restart().await?);
         run.broker_kills += 1;
-        view.say("the broker is back on the same folder; member-3 joins");
+        view.say("the broker is back on the same folder; member-3 joins when the group has missed member-1 for 6 s");
     } else {
-        view.say(&format!("SIGKILL to {name}; member-3 joins"));
+        view.say(&format!("SIGKILL to {name}; member-3 joins when the group has missed it for 6 s"));
     }
     members.push(start_member("member-3", stage.folder.path(), &stage.address, GROUP, (EVENTS, RESULTS))?);
     Ok(())
