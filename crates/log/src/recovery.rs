@@ -309,14 +309,6 @@ impl Recovery<'_> {
             let bytes = read_file(&**self.storage, &path).map_err(|e| failed("reading", &path, e))?;
             if let Some(sound) = bytes.and_then(|bytes| ProducerState::decode(&bytes, offset)) {
                 (state, from) = (sound, offset);
-                if end > self.checkpoint.mark {
-                    // It may have been in the page cache only, and older ones may be removed on the strength of it.
-                    let file = self
-                        .storage
-                        .open(&path, OpenMode::Existing)
-                        .map_err(|e| failed("opening", &path, e))?;
-                    file.sync_data().map_err(|e| failed("syncing", &path, e))?;
-                }
                 break;
             }
         }

@@ -84,6 +84,26 @@ fn cut_bytes_are_kept_beside_the_segment() {
 }
 
 #[test]
+fn a_power_cut_during_a_cut_loses_no_cut_byte() {
+    for k in 1.. {
+        let (memory, each) = abandoned(4);
+        memory.corrupt(&segment(0), (2 * each + 70) as u64, 1).unwrap();
+        let last = &read_file(&*memory.shared(), &segment(0)).unwrap().unwrap()[3 * each..4 * each];
+        memory.crash_at(memory.effects() + k);
+        let opened = Log::open(memory.shared(), dir(), wide(), NOW);
+        let left = memory.durable_image().shared();
+        let is_kept = left.list(&dir()).unwrap().iter().any(|entry| {
+            let bytes = read_file(&*left, &dir().join(&entry.name)).unwrap().unwrap();
+            bytes.windows(each).any(|window| window == last)
+        });
+        assert!(is_kept, "power off at call {k} of the recovery");
+        if opened.is_ok() {
+            break;
+        }
+    }
+}
+
+#[test]
 fn a_flipped_bit_in_the_first_batch_leaves_nothing_and_in_the_sixth_five() {
     for (bad, kept) in [(0, 0), (5, 5)] {
         for at in [4, 12, 16, 20, 30, 61, 70] {
@@ -106,11 +126,20 @@ fn d2_a_batch_that_was_cut_never_comes_back_behind_one_of_equal_size() {
     // read on: a record that had been given up stood in the log again, under an offset it was never given. A CRC over
     // the content alone cannot notice. Here the file is cut for real and durably before anything is appended, and each
     // batch must carry exactly the offset that is next.
-    let (memory, each) = abandoned(4);
-    memory.corrupt(&segment(0), (each + 70) as u64, 1).unwrap();
+    let memory = common::memory();
     let storage = memory.shared();
+    let (mut log, _) = open(&storage, &wide());
+    append(&mut log, &["value 000"]);
+    force(&mut log);
+    log.checkpoint().unwrap();
+    let each = usize::try_from(log.reader().size_bytes()).unwrap();
+    for n in 1..4 {
+        append(&mut log, &[&format!("value {n:03}")]);
+    }
+    drop(log);
+    memory.corrupt(&segment(0), (each + 70) as u64, 1).unwrap();
     let (mut log, report) = open(&storage, &wide());
-    assert_eq!(report.cut_at, Some(1));
+    assert_eq!((report.cut_at, report.mark), (Some(1), 1), "the cut is exactly at the mark");
     assert_eq!(append(&mut log, &["value 1b "]), 1);
     assert_eq!(log.reader().size_bytes(), 2 * each as u64, "of equal size, or this test shows nothing");
     // Whatever of the cut and the append reached the disk when the power fails now.
@@ -345,8 +374,9 @@ fn a_retry_of_each_of_the_last_five_batches_is_known_after_a_kill_a_close_and_a_
 }
 
 #[test]
-fn a_producer_is_known_after_retention_removed_all_its_batches() {
-    let storage = common::memory().shared();
+fn a_producer_is_known_after_retention_removed_all_its_batches_and_the_power_failed() {
+    let memory = common::memory();
+    let storage = memory.shared();
     let config = LogConfig { retention_bytes: Some(1), ..small() };
     let (mut log, _) = open(&storage, &config);
     let group = vec![Append::check(sequenced(9, 0, 0, &["a", "b"])).unwrap()];
@@ -357,8 +387,15 @@ fn a_producer_is_known_after_retention_removed_all_its_batches() {
     force(&mut log);
     log.enforce_retention(NOW).unwrap();
     assert!(log.reader().log_start() > 2);
+    let known = |log: &Log| log.producer_count() == 1;
+    assert!(known(&open(&memory.durable_image().shared(), &config).0), "by the snapshot of the retention");
+    for _ in 0..60 {
+        append(&mut log, &["filler"]);
+    }
+    force(&mut log);
     drop(log);
-    let (mut log, _) = open(&storage, &config);
+    let (mut log, _) = open(&memory.durable_image().shared(), &config);
+    assert!(known(&log), "by the snapshot of a roll, after which that one was removed");
     let again = vec![Append::check(sequenced(9, 0, 0, &["a", "b"])).unwrap()];
     let outcome = log.append_group(again, 3, NOW).unwrap().remove(0);
     assert!(matches!(outcome, AppendOutcome::Duplicate { base_offset: 0, .. }), "{outcome:?}");
