@@ -33,7 +33,7 @@ use crate::ClientConfig;
 use crate::cluster::{Cluster, jitter};
 use builder::Settings;
 use membership::Membership;
-use shared::Shared;
+use shared::{Shared, Waiting};
 use tramline_core::client::fetcher::OffsetSpec;
 
 /// Reads records. Every method takes `&self`; there is one buffer, so records go to whoever asks first.
@@ -109,7 +109,7 @@ impl Consumer {
     /// starts when the stream is polled with its buffer empty, that is, after the loop's body is done with the last one.
     #[must_use]
     pub fn stream(&self) -> Records<'_> {
-        Records { consumer: self }
+        Records { consumer: self, waiting: None }
     }
 
     /// The offset of the next record of the partition to be handed out: the number to persist once everything handed out
@@ -300,13 +300,22 @@ impl Drop for Consumer {
 #[derive(Debug)]
 pub struct Records<'a> {
     consumer: &'a Consumer,
+    /// While it waits, the program counts as polling.
+    waiting: Option<Waiting<'a>>,
 }
 
 impl Stream for Records<'_> {
     type Item = Result<Record, ConsumeError>;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        match self.consumer.shared.poll_record(cx) {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let consumer = self.consumer;
+        let polled = consumer.shared.poll_record(cx);
+        if polled.is_ready() {
+            self.waiting = None;
+        } else if self.waiting.is_none() {
+            self.waiting = Some(consumer.shared.waiting());
+        }
+        match polled {
             Poll::Ready(Err(ConsumeError::Closed)) => Poll::Ready(None),
             Poll::Ready(item) => Poll::Ready(Some(item)),
             Poll::Pending => Poll::Pending,

@@ -17,7 +17,9 @@ mod transport;
 pub use admin::*;
 pub use config::ClientConfig;
 pub use consumer::*;
+// The trait by which `Consumer::stream` is read.
 pub use error::CallError;
+pub use futures_core::Stream;
 pub use producer::{
     Delivery, DeliveryError, Producer, ProducerConfig, ProducerRecord, RecordMetadata, SendError,
 };

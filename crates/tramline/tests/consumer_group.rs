@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::time::Duration;
 
 use tramline::broker::{Broker, BrokerConfig, BrokerHandle};
@@ -284,6 +286,27 @@ async fn a_program_that_stops_polling_loses_its_partitions_and_gets_them_back_wh
     let refused = consumer.commit([(tp(0), OffsetAndMetadata::new(1))]).await.unwrap_err();
     assert_eq!(refused.failed[&tp(0)], CommitFailure::NotOwned);
     assert_eq!(soon(consumer.recv()).await.unwrap().offset(), 0, "nothing was committed: from the beginning");
+    drop(events);
+    soon(consumer.close()).await;
+    stand.broker.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_for_records_counts_as_polling() {
+    let stand = Stand::with_topic("t", 1).await;
+    let consumer = stand.member("g").max_poll_interval(Duration::from_millis(300)).build().await.unwrap();
+    let mut events = consumer.events();
+    let mut records = pin!(consumer.stream());
+    let record = poll_fn(|cx| tramline::client::Stream::poll_next(records.as_mut(), cx));
+    let producing = async {
+        // Four poll intervals with an idle topic, then a record.
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        stand.produce("t", 0, 0..1).await;
+    };
+    let (record, ()) = tokio::join!(soon(record), producing);
+    assert_eq!(record.unwrap().unwrap().offset(), 0);
+    assert!(matches!(events.try_next(), Some(Event::Assigned { .. })));
+    assert!(events.try_next().is_none(), "nothing was lost");
     drop(events);
     soon(consumer.close()).await;
     stand.broker.shutdown().await.unwrap();
