@@ -421,20 +421,19 @@ impl Group {
         if self.members.contains_key(id) { Ok(()) } else { Err(codes::UNKNOWN_MEMBER_ID) }
     }
 
-    /// Drops the reply that waits under this token. True when the member it was for is gone with it.
+    /// Drops the reply that waits under this token.
     pub(super) fn connection_closed(&mut self, cx: &mut Context<'_>, token: super::config::Token) {
         let holds = |parked: &Parked| parked.holds(token);
         let waiting = self.members.values().find(|member| {
             member.joining.as_ref().is_some_and(holds) || member.syncing.as_ref().is_some_and(holds)
         });
         let Some(id) = waiting.map(|member| member.id.clone()) else { return };
-        let unnamed = self.members.get(&id).is_some_and(|member| member.is_new && !member.id_is_known);
-        if unnamed {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        member.drop_reply(token);
+        if member.is_new && !member.id_is_known {
             // Nobody was ever told this id, so nobody can come back with it.
             self.remove(cx, &id, codes::UNKNOWN_MEMBER_ID);
             self.members_left(cx, true);
-        } else if let Some(member) = self.members.get_mut(&id) {
-            member.drop_reply(token);
         }
     }
 

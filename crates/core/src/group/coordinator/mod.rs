@@ -129,7 +129,7 @@ impl Coordinator {
         match then {
             Then::Nothing => {}
             Then::Committed { token, response } => {
-                self.journal.reply(token, Response::OffsetCommit(response))
+                self.journal.reply(token, Response::OffsetCommit(response));
             }
             Then::Assigned { group, generation } => {
                 self.with_group(now, &group, |group, cx| group.assigned(cx, generation));
@@ -206,7 +206,7 @@ impl Coordinator {
         let due: Vec<Str> =
             self.timers.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| id.clone()).collect();
         for id in due {
-            self.with_group(now, &id, |group, cx| group.handle_timeout(cx));
+            self.with_group(now, &id, Group::handle_timeout);
         }
     }
 

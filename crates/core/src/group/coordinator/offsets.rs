@@ -236,7 +236,9 @@ impl Coordinator {
             let expired = self.expired(&id, wall);
             let all = expired.len() == self.ledger.offsets_of(&id).count();
             records.extend(expired.iter().map(|of| record::offset_record(&id, of, None)));
-            if all && state == Some(State::Empty) && self.groups.get(&id).is_some_and(|group| group.is_void())
+            if all
+                && state == Some(State::Empty)
+                && self.groups.get(&id).is_some_and(super::group::Group::is_void)
             {
                 records.push(record::group_record(&id, None));
                 groups.push(id);

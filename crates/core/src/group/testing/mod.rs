@@ -3,6 +3,7 @@
 //! [`Node`] is a coordinator with its log; [`Net`] puts members and a node on a network that delays, breaks
 //! and repeats, all out of one seed, and checks at every step that no partition has two owners.
 
+mod delivery;
 mod net;
 mod node;
 

@@ -10,19 +10,17 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use tramline_wire::messages::find_coordinator_response::Coordinator as Found;
+use tramline_wire::messages::OffsetCommitRequest;
 use tramline_wire::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
-use tramline_wire::messages::{FindCoordinatorResponse, OffsetCommitRequest};
 use tramline_wire::{Str, TopicPartition};
 
 use super::node::{Node, Request};
 use crate::group::Seeded;
 use crate::group::coordinator::{Config, Response, Token};
 use crate::group::member::{
-    CommitContext, CommitVerdict, Disconnected, Event, Member, MemberConfig, RequestBody, RequestId,
-    ResponseBody, RevocationId,
+    CommitContext, CommitVerdict, Event, Member, MemberConfig, RequestId, RevocationId,
 };
 use crate::time::Instant;
 
@@ -84,29 +82,29 @@ pub enum CommitOutcome {
 
 /// One member and its owner.
 #[derive(Debug)]
-struct Endpoint {
-    member: Member,
-    client: Str,
-    running: bool,
-    paused_until: Option<Instant>,
-    revoking: Revoking,
+pub(super) struct Endpoint {
+    pub(super) member: Member,
+    pub(super) client: Str,
+    pub(super) running: bool,
+    pub(super) paused_until: Option<Instant>,
+    pub(super) revoking: Revoking,
     /// Events that the test has not taken yet.
-    events: Vec<Event>,
+    pub(super) events: Vec<Event>,
     /// What the owner believes to own, from events alone.
-    owns: BTreeSet<TopicPartition>,
-    giving_up: Option<(RevocationId, Instant, Vec<TopicPartition>)>,
+    pub(super) owns: BTreeSet<TopicPartition>,
+    pub(super) giving_up: Option<(RevocationId, Instant, Vec<TopicPartition>)>,
     /// Nothing overtakes on the way to the coordinator.
-    last_arrival: Instant,
+    pub(super) last_arrival: Instant,
     /// Changes when the connection breaks; what still comes on the old one is dropped.
-    connection: u64,
-    session_timeout: Duration,
-    last_ran: Instant,
-    commits: Vec<(u64, CommitOutcome)>,
+    pub(super) connection: u64,
+    pub(super) session_timeout: Duration,
+    pub(super) last_ran: Instant,
+    pub(super) commits: Vec<(u64, CommitOutcome)>,
 }
 
 /// Something on its way.
 #[derive(Debug)]
-enum Message {
+pub(super) enum Message {
     /// To the coordinator.
     Request { from: MemberIndex, connection: u64, asked: Asked, request: Request, repeat: bool },
     /// To a member. `None` when the connection broke.
@@ -121,7 +119,7 @@ enum Message {
 
 /// What was asked for, and how to hand the answer on.
 #[derive(Clone, Debug)]
-enum Asked {
+pub(super) enum Asked {
     Member(RequestId),
     Commit(u64, CommitContext),
 }
@@ -138,15 +136,15 @@ pub struct Net {
     pub partition_counts: BTreeMap<Str, i32>,
     /// Switches the check of owners off: two processes under one instance id overlap until the older is fenced.
     pub allows_two_owners: bool,
-    now: Instant,
-    seeded: Seeded,
-    seed: u64,
-    members: Vec<Endpoint>,
-    on_the_way: BTreeMap<(Instant, u64), Message>,
+    pub(super) now: Instant,
+    pub(super) seeded: Seeded,
+    pub(super) seed: u64,
+    pub(super) members: Vec<Endpoint>,
+    pub(super) on_the_way: BTreeMap<(Instant, u64), Message>,
     /// Requests the coordinator has not answered.
-    asked: BTreeMap<Token, (MemberIndex, u64, Asked)>,
-    node_down_until: Option<Instant>,
-    counter: u64,
+    pub(super) asked: BTreeMap<Token, (MemberIndex, u64, Asked)>,
+    pub(super) node_down_until: Option<Instant>,
+    pub(super) counter: u64,
 }
 
 impl Net {
@@ -386,7 +384,7 @@ impl Net {
     }
 
     /// A member runs: first of all it looks at its timers.
-    fn wake(&mut self, index: MemberIndex) {
+    pub(super) fn wake(&mut self, index: MemberIndex) {
         let endpoint = &mut self.members[index];
         endpoint.paused_until = endpoint.paused_until.filter(|until| *until > self.now);
         endpoint.last_ran = self.now;
@@ -394,7 +392,7 @@ impl Net {
         self.carry_out(index);
     }
 
-    fn node_advance(&mut self) {
+    pub(super) fn node_advance(&mut self) {
         match self.node_down_until {
             Some(at) if at > self.now => return,
             Some(_) => {
@@ -408,168 +406,7 @@ impl Net {
         self.send_replies();
     }
 
-    fn deliver(&mut self, message: Message) {
-        match message {
-            Message::Request { from, connection, asked, request, repeat } => {
-                if connection != self.members[from].connection || self.node_down_until.is_some() {
-                    return;
-                }
-                self.node_advance();
-                let client = self.members[from].client.clone();
-                let version = version_of(&request);
-                let token = self.node.handle(version, &client, request);
-                if !repeat {
-                    self.asked.insert(token, (from, connection, asked));
-                }
-                self.send_replies();
-            }
-            Message::Answer { to, asked, response } => self.answer(to, asked, response),
-            Message::Found { to, id } => {
-                let found =
-                    Found { key: Str::new(), node_id: 1, host: "node".into(), port: 1, ..Default::default() };
-                let response = FindCoordinatorResponse { coordinators: [found].into(), ..Default::default() };
-                let down = self.node_down_until.is_some();
-                let response =
-                    if down { Err(Disconnected) } else { Ok(ResponseBody::FindCoordinator(response)) };
-                self.when_awake(to, Message::Found { to, id }, |member, now| {
-                    member.handle_response(now, id, response);
-                });
-            }
-            Message::GiveUp { of, id } => self.revocation_done(of, id),
-            Message::Metadata { to } => {
-                let counts = self.partition_counts.clone();
-                self.when_awake(to, Message::Metadata { to }, |member, now| {
-                    member.handle_metadata(now, &counts);
-                });
-            }
-        }
-    }
-
-    /// Runs a member, or puts the message off until it is awake.
-    fn when_awake(
-        &mut self,
-        index: MemberIndex,
-        message: Message,
-        action: impl FnOnce(&mut Member, Instant),
-    ) {
-        let endpoint = &mut self.members[index];
-        if !endpoint.running {
-            return;
-        }
-        if let Some(until) = endpoint.paused_until.filter(|until| *until > self.now) {
-            self.post(until, message);
-            return;
-        }
-        // Timers come first: after a pause they tell that the session is over.
-        if endpoint.member.next_timeout().is_some_and(|at| at <= self.now) {
-            self.wake(index);
-        }
-        self.members[index].paused_until = None;
-        self.members[index].last_ran = self.now;
-        action(&mut self.members[index].member, self.now);
-        self.carry_out(index);
-    }
-
-    fn answer(&mut self, to: MemberIndex, asked: Asked, response: Option<Response>) {
-        let again = Message::Answer { to, asked: asked.clone(), response: response.clone() };
-        match asked {
-            Asked::Member(id) => {
-                let response = response.and_then(body_of).ok_or(Disconnected);
-                self.when_awake(to, again, |member, now| member.handle_response(now, id, response));
-            }
-            Asked::Commit(number, context) => {
-                let mut outcome = None;
-                self.when_awake(to, again, |member, now| {
-                    outcome = Some(match response {
-                        Some(Response::OffsetCommit(response)) => {
-                            let code = response.topics[0].partitions[0].error_code;
-                            let failed = code != 0;
-                            let verdict = failed.then(|| member.commit_failed(now, &context, code));
-                            CommitOutcome::Answered { code, verdict }
-                        }
-                        _ => CommitOutcome::Disconnected,
-                    });
-                });
-                self.members[to].commits.extend(outcome.map(|outcome| (number, outcome)));
-            }
-        }
-    }
-
-    /// Sends what a member wants sent and acts on what it tells.
-    fn carry_out(&mut self, index: MemberIndex) {
-        while let Some(request) = self.members[index].member.poll_request() {
-            let id = request.id;
-            if request.overtakes {
-                self.break_connection(index, false);
-            }
-            let request = match request.body {
-                RequestBody::FindCoordinator(_) => {
-                    let at = self.now + self.delay();
-                    self.post(at, Message::Found { to: index, id });
-                    continue;
-                }
-                RequestBody::Join(request) => Request::Join(request),
-                RequestBody::Sync(request) => Request::Sync(request),
-                RequestBody::Heartbeat(request) => Request::Heartbeat(request),
-                RequestBody::Leave(request) => Request::Leave(request),
-            };
-            self.send(index, Asked::Member(id), request);
-        }
-        while let Some(event) = self.members[index].member.poll_event() {
-            self.act_on(index, event);
-        }
-        self.expire_giving_up(index);
-    }
-
-    fn act_on(&mut self, index: MemberIndex, event: Event) {
-        let now = self.now;
-        let endpoint = &mut self.members[index];
-        match &event {
-            Event::Assigned { added, .. } => {
-                for of in added {
-                    assert!(endpoint.owns.insert(of.clone()), "{of} was assigned twice, seed {}", self.seed);
-                }
-            }
-            Event::Revoked { id, partitions, deadline } => {
-                // One at a time: the one before ended at its deadline.
-                for of in endpoint.giving_up.take().into_iter().flat_map(|(.., partitions)| partitions) {
-                    endpoint.owns.remove(&of);
-                }
-                endpoint.giving_up = Some((*id, *deadline, partitions.clone()));
-                let (of, id) = (index, *id);
-                match endpoint.revoking {
-                    Revoking::AtOnce => self.post(now, Message::GiveUp { of, id }),
-                    Revoking::After(wait) => self.post(now + wait, Message::GiveUp { of, id }),
-                    Revoking::Never | Revoking::ByHand => {}
-                }
-            }
-            Event::Lost { partitions } => {
-                for of in partitions {
-                    assert!(endpoint.owns.remove(of), "{of} was lost but not owned, seed {}", self.seed);
-                }
-                endpoint.giving_up = None;
-            }
-            Event::MetadataNeeded { .. } => {
-                let at = now + self.delay();
-                self.post(at, Message::Metadata { to: index });
-            }
-            Event::Left | Event::Failed(_) => {}
-        }
-        self.members[index].events.push(event);
-    }
-
-    /// A deadline that passed took the partitions from the owner without an event.
-    fn expire_giving_up(&mut self, index: MemberIndex) {
-        let endpoint = &mut self.members[index];
-        let over = endpoint.giving_up.is_some() && endpoint.member.revoking().is_empty();
-        if over && let Some((_, _, partitions)) = endpoint.giving_up.take() {
-            for of in partitions {
-                endpoint.owns.remove(&of);
-            }
-        }
-    }
-
-    fn send(&mut self, from: MemberIndex, asked: Asked, request: Request) {
+    pub(super) fn send(&mut self, from: MemberIndex, asked: Asked, request: Request) {
         let delay = self.delay();
         let endpoint = &mut self.members[from];
         let at = (self.now + delay).max(endpoint.last_arrival);
@@ -592,7 +429,7 @@ impl Net {
     }
 
     /// Everything that waits for an answer on this connection gets none.
-    fn break_connection(&mut self, index: MemberIndex, node_died: bool) {
+    pub(super) fn break_connection(&mut self, index: MemberIndex, node_died: bool) {
         self.members[index].connection += 1;
         let broken: Vec<Token> =
             self.asked.iter().filter(|(_, (from, ..))| *from == index).map(|(token, _)| *token).collect();
@@ -626,7 +463,7 @@ impl Net {
         }
     }
 
-    fn send_replies(&mut self) {
+    pub(super) fn send_replies(&mut self) {
         while let Some((token, response)) = self.node.take_reply() {
             let Some((to, connection, asked)) = self.asked.remove(&token) else { continue };
             if connection == self.members[to].connection {
@@ -636,12 +473,12 @@ impl Net {
         }
     }
 
-    fn post(&mut self, at: Instant, message: Message) {
+    pub(super) fn post(&mut self, at: Instant, message: Message) {
         self.counter += 1;
         self.on_the_way.insert((at, self.counter), message);
     }
 
-    fn delay(&mut self) -> Duration {
+    pub(super) fn delay(&mut self) -> Duration {
         let spread = self.faults.max_delay.saturating_sub(self.faults.min_delay);
         self.faults.min_delay + self.up_to(spread)
     }
@@ -675,24 +512,5 @@ impl Net {
                 endpoint.member.assignment().union(endpoint.member.revoking()).cloned().collect();
             assert_eq!(endpoint.owns, known, "member {index} told its owner otherwise, seed {}", self.seed);
         }
-    }
-}
-
-fn body_of(response: Response) -> Option<ResponseBody> {
-    match response {
-        Response::Join(response) => Some(ResponseBody::Join(response)),
-        Response::Sync(response) => Some(ResponseBody::Sync(response)),
-        Response::Heartbeat(response) => Some(ResponseBody::Heartbeat(response)),
-        Response::Leave(response) => Some(ResponseBody::Leave(response)),
-        _ => None,
-    }
-}
-
-const fn version_of(request: &Request) -> i16 {
-    match request {
-        Request::Join(_) => 9,
-        Request::Sync(_) | Request::Leave(_) => 5,
-        Request::Heartbeat(_) => 4,
-        _ => 8,
     }
 }

@@ -10,7 +10,7 @@ use tramline_wire::TopicPartition;
 use super::{CommitOutcome, Durability, Faults, Net, Request, Revoking};
 use crate::group::assignor::Assignor;
 use crate::group::coordinator::Config;
-use crate::group::member::{CommitVerdict, Event, MemberConfig, MemberState};
+use crate::group::member::{CommitVerdict, Event, Member, MemberConfig, MemberState};
 use crate::group::protocol;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -214,12 +214,12 @@ fn a_poll_that_expired_leaves_loses_and_joins_again_when_polls_go_on() {
     let two = net.add(cooperative(), Revoking::AtOnce, &["t"]);
     net.run_for(5 * SECOND);
     settle(&mut net);
-    net.with_member(one, |member, now| member.handle_poll_expired(now));
+    net.with_member(one, Member::handle_poll_expired);
     assert!(net.take_events(one).iter().any(|event| matches!(event, Event::Lost { .. })));
     assert_eq!(net.member(one).commit_context(), None);
     net.run_for(3 * SECOND);
     assert_eq!(net.member(two).assignment().len(), 8, "it left, so nobody waits for its session");
-    net.with_member(one, |member, now| member.poll_resumed(now));
+    net.with_member(one, Member::poll_resumed);
     net.run_for(5 * SECOND);
     assert_eq!(net.member(one).assignment().len(), 4);
 }
@@ -232,7 +232,7 @@ fn a_member_that_leaves_gives_up_first_and_the_others_take_over_at_once() {
     net.run_for(8 * SECOND);
     settle(&mut net);
     net.take_events(one);
-    net.with_member(one, |member, now| member.leave(now));
+    net.with_member(one, Member::leave);
     net.run_for(4 * SECOND);
     let events = net.take_events(one);
     assert!(matches!(events[..], [Event::Revoked { .. }, Event::Left]), "{events:?}");
@@ -381,7 +381,7 @@ fn churn(seed: u64, assignors: &[Assignor]) {
             0..10 => net.kill(members.remove(place)),
             10..25 => {
                 let member = members.remove(place);
-                net.with_member(member, |member, now| member.leave(now));
+                net.with_member(member, Member::leave);
             }
             25..40 if members.len() < 4 => {
                 members.push(net.add(config(assignors), Revoking::AtOnce, &["t"]));
