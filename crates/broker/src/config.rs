@@ -265,6 +265,7 @@ impl BrokerConfig {
             ("max_fetch_bytes", self.max_fetch_bytes > 0),
             ("max_message_bytes", self.max_message_bytes > 0),
             ("mailbox_bytes", self.mailbox_bytes > 0),
+            ("presize_bytes", self.presize_bytes > 0),
             ("writer_threads", self.writer_threads > 0),
             ("committer_threads", self.committer_threads > 0),
             ("reader_threads", self.reader_threads > 0),
