@@ -21,6 +21,9 @@ use crate::routes::{Api, Context, api};
 
 pub(crate) const API: Api = api!(ListOffsetsRequest, 1..=7, handle);
 
+/// The first version whose answer has the leader epoch.
+const EPOCH_FROM: i16 = 4;
+
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 const MAX_TIMESTAMP: i64 = -3;
@@ -76,7 +79,8 @@ fn row(
         ..ListOffsetsPartitionResponse::default()
     };
     match found {
-        Ok((offset, timestamp, leader_epoch)) => {
+        Ok((offset, timestamp, epoch)) => {
+            let leader_epoch = if version >= EPOCH_FROM { epoch } else { -1 };
             ListOffsetsPartitionResponse { offset, timestamp, leader_epoch, ..blank }
         }
         Err(code) => ListOffsetsPartitionResponse { error_code: code.code(), ..blank },
