@@ -41,7 +41,7 @@ pub use record::{ProducerRecord, RecordMetadata};
 /// Nor can two owners come about by copying:
 ///
 /// ```compile_fail,E0599
-/// # fn copy(producer: &tramline_client::Producer) {
+/// # fn copy(producer: tramline_client::Producer) {
 /// let second = producer.clone(); // there is no such method
 /// # }
 /// ```

@@ -5,6 +5,7 @@ mod model;
 mod rules;
 mod sequences;
 
+use core::time::Duration;
 use std::vec::Vec;
 
 use super::*;
