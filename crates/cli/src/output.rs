@@ -1,6 +1,6 @@
 //! What goes to stdout: lines, JSON lines, tables. Nothing else in this program writes there.
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
@@ -35,11 +35,6 @@ pub fn print_table(table: &Table) -> io::Result<()> {
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(|row| row.strip_prefix(' ').unwrap_or(row).trim_end()).collect();
     line(&lines.join("\n"))
-}
-
-/// Whether a person looks at stderr, so that progress is worth drawing.
-pub fn progress_is_seen() -> bool {
-    io::stderr().is_terminal()
 }
 
 /// Whether the reader of our stdout went away.

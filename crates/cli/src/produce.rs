@@ -75,11 +75,11 @@ pub async fn run(args: Produce, global: &Global, stop: Stop) -> Result<Outcome> 
             summary.settle(oldest).await;
         }
     }
-    producer.flush().await;
+    // Every failure is counted by its own delivery, below.
+    let _ = producer.flush().await;
     for delivery in open {
         summary.settle(delivery).await;
     }
-    // Every failure has been counted by its own delivery.
     let _ = producer.close().await;
     output::json(&summary)?;
     Ok(if summary.failed == 0 { Outcome::Done } else { Outcome::Failed })

@@ -33,11 +33,6 @@ impl Stop {
         self.0.clone()
     }
 
-    /// Whether a stop was asked for.
-    pub fn is_asked(&self) -> bool {
-        self.0.is_cancelled()
-    }
-
     /// Asks for a stop when stdin ends, so that a child never outlives the process that started it.
     pub fn at_end_of_stdin(&self) {
         let token = self.0.clone();
