@@ -220,6 +220,8 @@ fn d3_damage_in_a_sealed_segment_is_reported_and_never_a_silent_gap() {
     }
 }
 
+type Damage = fn(&MemoryStorage, i64);
+
 /// Flips a bit in the second batch of a segment, or in its only one.
 fn flip(memory: &MemoryStorage, base: i64, at: u64) {
     let batch = if memory.corrupt(&segment(base), EACH + at, 0).is_ok() { EACH } else { 0 };
@@ -228,7 +230,7 @@ fn flip(memory: &MemoryStorage, base: i64, at: u64) {
 
 #[test]
 fn damage_of_every_shape_below_the_mark_is_kept_and_reported() {
-    let shapes: [(&str, fn(&MemoryStorage, i64)); 4] = [
+    let shapes: [(&str, Damage); 4] = [
         ("a length field", |memory, base| flip(memory, base, 9)),
         ("a magic byte", |memory, base| flip(memory, base, 16)),
         ("a lost end", |memory, base| {
@@ -389,10 +391,12 @@ fn a_producer_is_known_after_retention_removed_all_its_batches_and_the_power_fai
     assert!(log.reader().log_start() > 2);
     let known = |log: &Log| log.producer_count() == 1;
     assert!(known(&open(&memory.durable_image().shared(), &config).0), "by the snapshot of the retention");
-    for _ in 0..60 {
-        append(&mut log, &["filler"]);
+    for _ in 0..3 {
+        for _ in 0..60 {
+            append(&mut log, &["filler"]);
+        }
+        force(&mut log);
     }
-    force(&mut log);
     drop(log);
     let (mut log, _) = open(&memory.durable_image().shared(), &config);
     assert!(known(&log), "by the snapshot of a roll, after which that one was removed");
