@@ -18,8 +18,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (customer, order) in
         [("ann", "tea"), ("bob", "cake"), ("ann", "milk"), ("cid", "rice"), ("bob", "jam")]
     {
-        // `let delivery = ..; delivery.await?` would wait for this record; close() reports any that failed.
-        let _ = producer.send(ProducerRecord::to("orders").key(customer).value(order)).await?;
+        // The first await is for room in the buffer, the second for the disk barrier.
+        producer.send(ProducerRecord::to("orders").key(customer).value(order)).await?.await?;
     }
     producer.close().await?;
 
