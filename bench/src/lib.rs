@@ -3,6 +3,16 @@
 //! The machine's speed drifts, so things to compare take turns in one run and each gets its median over the rounds;
 //! compare figures of one line, not of two runs.
 
+mod load;
+mod sample;
+mod served;
+mod stand;
+
+pub use load::{Client, awaited};
+pub use sample::{Sample, Series};
+pub use served::{Counters, Served, cpu_seconds, serve_if_asked};
+pub use stand::{Barrier, Place, stand};
+
 use std::time::{Duration, Instant};
 
 /// One thing to measure: its work, and how many items a call of it handles.
@@ -53,18 +63,6 @@ pub fn interleave<const N: usize>(rounds: usize, slice: Duration, mut cases: [Ca
         figures.sort_by(f64::total_cmp);
         figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
     })
-}
-
-/// Processor, cores and system, in one line, to stand beside every figure.
-pub fn stand() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .map_or("unknown processor", |rest| rest.trim_start_matches([' ', '\t', ':']));
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let system = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!("{model}, {cores} cores, {} {}", std::env::consts::OS, system.trim())
 }
 
 /// Prints rows under a head, columns aligned: the first `left` to the left, the others to the right.
