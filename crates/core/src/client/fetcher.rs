@@ -52,6 +52,8 @@ pub struct Fetcher {
     partitions: BTreeMap<TopicPartition, Partition>,
     /// Brokers with a fetch under way.
     in_flight: BTreeSet<i32>,
+    /// Bytes buffered for what the last fetch to each broker left out, and since when they are the same.
+    left_out: BTreeMap<i32, (usize, Instant)>,
     /// A caller has polled an empty buffer and nothing was handed out since.
     demand: bool,
     /// Who had its turn last.
@@ -72,6 +74,7 @@ impl Fetcher {
             config,
             partitions: BTreeMap::new(),
             in_flight: BTreeSet::new(),
+            left_out: BTreeMap::new(),
             demand: false,
             turn: None,
             events: VecDeque::new(),

@@ -2,6 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use tramline_wire::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic};
 use tramline_wire::messages::list_offsets_request::{
@@ -14,6 +15,9 @@ use super::partition::{Partition, Phase};
 use super::types::OffsetSpec;
 use crate::client::metadata::Leader;
 use crate::time::Instant;
+
+/// How long a broker holds back a fetch that leaves out partitions which may want to be asked for at any moment.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// Something for the driver to send. Whatever comes of it goes back with its ticket.
 #[derive(Debug)]
@@ -129,7 +133,13 @@ impl Fetcher {
             .collect();
         // Who has waited longest comes first: a response that is full before the end starves nobody.
         chosen.sort_by_key(|p| p.served);
-        let request = self.fetch_request(&chosen, room);
+        let (left_out, since) = self.left_out(node, wanted, now);
+        let wait = if left_out == 0 {
+            self.config.max_wait
+        } else {
+            now.saturating_since(since).max(SHORTEST_WAIT).min(self.config.max_wait)
+        };
+        let request = self.fetch_request(&chosen, room, wait);
         let asked = chosen
             .iter()
             .map(|p| Asked {
@@ -141,10 +151,26 @@ impl Fetcher {
             })
             .collect();
         self.in_flight.insert(node);
+        self.left_out.insert(node, (left_out, since));
         Some(FetcherRequest::Fetch { node, request, ticket: FetchTicket { node, asked } })
     }
 
-    fn fetch_request(&self, chosen: &[&Partition], room: usize) -> FetchRequest {
+    /// What is buffered for the partitions of `node` that a fetch leaves out, because they have enough or are paused, and
+    /// since when it is unchanged.
+    ///
+    /// A broker holds a fetch back while nothing arrives for the partitions in it, and there is one fetch at a time. So
+    /// a partition at its end would keep its busy neighbours waiting for the whole `max_wait`. The wait is therefore no
+    /// longer than nothing has been handed out of the neighbours: a fast caller stalls for a moment only, and with a slow
+    /// one the waits grow until they are whole.
+    fn left_out(&self, node: i32, wanted: impl Fn(&Partition) -> bool, now: Instant) -> (usize, Instant) {
+        let others = self.partitions.values().filter(|p| !p.withheld && !wanted(p));
+        let others = others.filter(|p| p.usable_leader().is_some_and(|leader| leader.node == node));
+        let bytes = others.map(|p| p.buffered).sum();
+        let unchanged = self.left_out.get(&node).filter(|(before, _)| *before == bytes);
+        unchanged.copied().unwrap_or((bytes, now))
+    }
+
+    fn fetch_request(&self, chosen: &[&Partition], room: usize, wait: Duration) -> FetchRequest {
         let config = &self.config;
         let largest = chosen.iter().map(|p| p.ask_bytes).max().unwrap_or(0);
         let whole = if room == 0 { config.fetch_max_bytes } else { room.min(config.fetch_max_bytes) };
@@ -169,7 +195,7 @@ impl Fetcher {
         }
         FetchRequest {
             replica_id: -1,
-            max_wait_ms: i32::try_from(config.max_wait.as_millis()).unwrap_or(i32::MAX),
+            max_wait_ms: i32::try_from(wait.as_millis()).unwrap_or(i32::MAX),
             min_bytes: wire_size(config.min_bytes),
             max_bytes: wire_size(whole.max(largest)),
             session_id: 0,

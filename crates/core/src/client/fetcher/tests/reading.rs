@@ -151,6 +151,44 @@ fn one_fetch_per_leader_is_under_way() {
 }
 
 #[test]
+fn a_partition_at_its_end_does_not_keep_busy_ones_waiting() {
+    let one = batch_of(0, 1, 400).len();
+    let config = FetcherConfig {
+        prefetch_bytes: 100 * one,
+        partition_max_bytes: 2 * one,
+        max_wait: Duration::from_millis(500),
+        ..Default::default()
+    };
+    let mut stand = Stand::new(config);
+    stand.add(0, vec![]);
+    stand.add(1, (0..100).map(|offset| batch_of(offset, 1, 400)).collect());
+    stand.assign(0, 0);
+    stand.assign(1, 0);
+    let (both, ticket) = stand.next_fetch().unwrap();
+    assert_eq!((both.topics[0].partitions.len(), both.max_wait_ms), (2, 500));
+    let answer = stand.answer(&both);
+    stand.fetcher.handle_fetch(ticket, Some(answer), stand.now);
+    // The second has enough, so only the first is asked for; nothing is taken meanwhile, so the waits grow.
+    let mut waits = vec![];
+    let mut wait_out = |stand: &mut Stand| {
+        let (request, ticket) = stand.next_fetch().unwrap();
+        assert_eq!(request.topics[0].partitions.len(), 1);
+        waits.push(request.max_wait_ms);
+        stand.now = stand.now + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap());
+        let answer = stand.answer(&request);
+        stand.fetcher.handle_fetch(ticket, Some(answer), stand.now);
+    };
+    for _ in 0..12 {
+        wait_out(&mut stand);
+    }
+    // A record is taken, and the second still has enough for a moment: it is asked for soon.
+    assert_eq!(stand.fetcher.take_record().unwrap().unwrap().offset(), 0);
+    let (request, _) = stand.next_fetch().unwrap();
+    assert_eq!((request.topics[0].partitions.len(), request.max_wait_ms), (2, 500), "it has room again");
+    assert_eq!(waits, [1, 1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 500]);
+}
+
+#[test]
 fn later_partitions_do_not_starve_under_a_byte_limit() {
     let one = batch_of(0, 1, 1000).len();
     let config = FetcherConfig { fetch_max_bytes: 2 * one, partition_max_bytes: one, ..Default::default() };
