@@ -32,6 +32,7 @@ mod listener;
 mod metrics;
 mod node;
 mod partition;
+mod read_buffers;
 mod routes;
 mod shutdown;
 mod startup;

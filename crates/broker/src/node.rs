@@ -13,6 +13,7 @@ use crate::config::BrokerConfig;
 use crate::coordinator::GroupCoordinator;
 use crate::engine::Engine;
 use crate::metrics::Metrics;
+use crate::read_buffers::ReadBuffers;
 use crate::topics::{Shelf, Topics};
 
 /// How clients reach this node.
@@ -33,6 +34,7 @@ pub(crate) struct Node {
     pub(crate) engine: Arc<Engine>,
     pub(crate) groups: Arc<GroupCoordinator>,
     pub(crate) readers: Pool,
+    pub(crate) read_buffers: Arc<ReadBuffers>,
     pub(crate) metrics: Arc<Metrics>,
     /// No request is started any more, waiting ones are answered.
     pub(crate) stopping: CancellationToken,

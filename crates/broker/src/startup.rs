@@ -79,6 +79,7 @@ pub(crate) fn open(plan: Plan) -> Result<Arc<Node>, StartError> {
         engine,
         groups,
         readers,
+        read_buffers: Arc::default(),
         metrics,
         stopping: CancellationToken::new(),
         killed: CancellationToken::new(),

@@ -69,13 +69,25 @@ impl Slice {
     /// What the file system answers.
     pub fn read(&self) -> io::Result<Bytes> {
         let mut out = vec![0; self.len];
-        let mut rest = &mut out[..];
+        self.read_into(&mut out)?;
+        Ok(out.into())
+    }
+
+    /// Reads all ranges, one after the other, into `out`.
+    ///
+    /// # Errors
+    /// What the file system answers; `InvalidInput` when `out` is not exactly [`len`](Self::len) bytes long.
+    pub fn read_into(&self, out: &mut [u8]) -> io::Result<()> {
+        if out.len() != self.len {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut rest = out;
         for range in &self.ranges {
             let (part, after) = rest.split_at_mut(range.len());
             range.read_into(part)?;
             rest = after;
         }
-        Ok(out.into())
+        Ok(())
     }
 }
 

@@ -22,6 +22,7 @@ use tramline_wire::{Compression, ErrorCode, Str, Uuid, batches};
 use crate::handlers::{epoch_error, gone};
 use crate::node::Node;
 use crate::partition::{Partition, Watch};
+use crate::read_buffers::ReadBuffers;
 use crate::routes::{Api, Context, api};
 
 pub(crate) const API: Api = api!(FetchRequest, 4..=16, handle);
@@ -45,6 +46,7 @@ struct Plan {
     by_id: bool,
     zstd: bool,
     leader_epoch: i32,
+    buffers: Arc<ReadBuffers>,
 }
 
 async fn handle(context: Context, request: FetchRequest) -> Result<FetchResponse, String> {
@@ -98,6 +100,7 @@ fn plan(node: &Node, version: i16, request: FetchRequest) -> Plan {
         by_id,
         zstd: version >= ZSTD_FROM,
         leader_epoch: node.leader_epoch,
+        buffers: Arc::clone(&node.read_buffers),
     }
 }
 
@@ -233,7 +236,7 @@ impl Plan {
     fn load(&self, found: Found) -> PartitionData {
         let Found { mut row, slice } = found;
         let Some(slice) = slice.filter(|slice| !slice.is_empty()) else { return row };
-        match slice.read() {
+        match self.buffers.read(slice.len(), |out| slice.read_into(out)) {
             Ok(bytes) if !self.zstd && holds_zstd(&bytes) => {
                 error_row(row.partition_index, ErrorCode::UnsupportedCompressionType)
             }
