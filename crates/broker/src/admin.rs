@@ -64,6 +64,8 @@ impl Admin {
     /// Creates a topic; with `validate_only` everything is checked and nothing done. Gives its id and the number of
     /// its partitions.
     pub(crate) fn create(&mut self, new: &NewTopic, validate_only: bool) -> Result<(Uuid, i32), Refusal> {
+        // Files that a deletion could not remove are tried again before the name is refused.
+        let _ = self.finish_deletion(&new.name);
         let partitions = self.check_new(new)?;
         if validate_only {
             return Ok((Uuid::ZERO, partitions));
@@ -135,21 +137,50 @@ impl Admin {
         settings: Effective,
         numbers: std::ops::Range<i32>,
     ) -> Result<Vec<Arc<Partition>>, Refusal> {
-        let mut opened = Vec::new();
+        let mut opened: Vec<Arc<Partition>> = Vec::new();
         for number in numbers {
-            match self.open_partition(name, id, number, settings) {
-                Ok((partition, _)) => opened.push(partition),
-                Err(error) => {
+            match self.open_one_new(name, id, number, settings) {
+                Ok(partition) => opened.push(partition),
+                Err(refusal) => {
                     for partition in opened {
                         let (log, _) = partition.actor().delete();
-                        // The first error is the one to report; what stays behind is an empty directory.
+                        // The first error is the one to report; what stays behind is an empty log.
                         let _ = log.map(Log::delete);
                     }
-                    return Err(Refusal::storage("cannot create the log of a partition", &error));
+                    return Err(refusal);
                 }
             }
         }
         Ok(opened)
+    }
+
+    fn open_one_new(
+        &self,
+        name: &Str,
+        id: Uuid,
+        number: i32,
+        settings: Effective,
+    ) -> Result<Arc<Partition>, Refusal> {
+        let dir = partition_dir(&self.dir, name, number);
+        let ours =
+            matches!(self.storage.list(&dir), Err(error) if error.kind() == std::io::ErrorKind::NotFound);
+        match self.open_partition(name, id, number, settings) {
+            Ok((partition, report)) if report.log_end == 0 => Ok(partition),
+            Ok(_) => {
+                let reason = format!(
+                    "{} holds records of a topic that is not listed; nothing was removed",
+                    dir.display()
+                );
+                Err(Refusal::new(ErrorCode::KafkaStorageError, reason))
+            }
+            Err(error) => {
+                if ours {
+                    // A name whose barrier failed may never become durable: the next attempt must make a new one.
+                    let _ = remove_log(&*self.storage, &dir);
+                }
+                Err(Refusal::storage("cannot create the log of a partition", &error))
+            }
+        }
     }
 
     /// Opens, and recovers, the log of one partition.
@@ -216,11 +247,17 @@ impl Admin {
         }
         let entry = self.entries.get_mut(name).filter(|entry| !entry.deleting).ok_or_else(unknown)?;
         entry.deleting = true;
-        if let Err(error) = self.save() {
-            if let Some(entry) = self.entries.get_mut(name) {
-                entry.deleting = false;
+        let marked = self.save();
+        if marked.is_err() {
+            // The list on the disk may say either now. Only when it says again that the topic is there may the topic
+            // go on; else acks would be given for records that the next start removes.
+            self.set_deleting(name, false);
+            if self.save().is_err() {
+                self.set_deleting(name, true);
             }
-            return Err(Refusal::storage("cannot write the topic list", &error));
+        }
+        if let (Err(error), Some(false)) = (&marked, self.entries.get(name).map(|entry| entry.deleting)) {
+            return Err(Refusal::storage("cannot write the topic list", error));
         }
         let topic = self.shelf.change(|topics| topics.remove(name)).ok_or_else(unknown)?;
         for partition in &topic.partitions {
@@ -229,11 +266,23 @@ impl Admin {
             answers.give();
             drop(log);
         }
+        if let Err(error) = marked {
+            return Err(Refusal::storage(
+                "a topic is closed, since the topic list cannot be written",
+                &error,
+            ));
+        }
         // From here on the topic is deleted for clients, whatever happens to its files: the next start goes on.
         if let Err(error) = self.finish_deletion(name) {
             tracing::warn!(topic = %name, %error, "files of a deleted topic remain; the next start removes them");
         }
         Ok(())
+    }
+
+    fn set_deleting(&mut self, name: &Str, deleting: bool) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.deleting = deleting;
+        }
     }
 
     /// Removes the files of a topic that is marked as being deleted, then its entry.

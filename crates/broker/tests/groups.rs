@@ -1,5 +1,7 @@
 //! Consumer groups over sockets: joining, committing, and going on after a restart.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::time::Duration;

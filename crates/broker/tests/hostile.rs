@@ -1,5 +1,7 @@
 //! Bytes that are no requests: each costs its own connection and nothing else.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::time::Duration;

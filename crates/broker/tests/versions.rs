@@ -1,6 +1,8 @@
 //! Every advertised version of every API is answered by a frame that decodes, with contents that only newer versions
 //! can carry left out.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use common::{Client, Stage, batch, create_topics, fetch, produce};

@@ -45,8 +45,8 @@ pub struct Ledger {
     /// Commits in the order they were sent; the flag says answered.
     pub commits: Vec<(i32, i64, bool)>,
     pub topics: BTreeSet<&'static str>,
-    /// Deleted, or perhaps deleted: what was sent there may be gone.
-    pub deleted: BTreeSet<&'static str>,
+    /// Values of topics whose deletion was answered: never to be seen again, in no topic of that name.
+    pub ghosts: Vec<(&'static str, String)>,
     pub producer_ids: BTreeSet<i64>,
     /// Error codes that were answered.
     pub codes: BTreeMap<i16, usize>,
@@ -162,12 +162,18 @@ impl Ledger {
     }
 
     fn delete(&mut self, hand: &Hand, name: &'static str) {
-        self.deleted.insert(name);
         self.topics.remove(name);
+        // From here on its records may be there or gone.
+        let gone = self.sent.extract_if(.., |sent| sent.topic == name);
+        let gone: Vec<(&'static str, String)> = gone.map(|sent| (name, sent.value)).collect();
         let request =
             DeleteTopicsRequest { topic_names: vec![name.into()], ..DeleteTopicsRequest::default() };
         let Some(response) = hand.call(5, &request) else { return };
-        self.note_code(response.responses[0].error_code);
+        let code = response.responses[0].error_code;
+        self.note_code(code);
+        if code == 0 {
+            self.ghosts.extend(gone);
+        }
     }
 
     fn producer_id(&mut self, hand: &Hand) -> Option<i64> {
@@ -262,18 +268,11 @@ impl Ledger {
                 self.delete(hand, "u");
             }
             if round == 6 {
-                self.create(hand, "u2", 1);
+                self.create(hand, "u", 1);
                 let value = "new".to_owned();
                 self.produce(
                     hand,
-                    vec![Sent {
-                        topic: "u2",
-                        partition: 0,
-                        value,
-                        acks: -1,
-                        producer: (id, 0),
-                        offset: None,
-                    }],
+                    vec![Sent { topic: "u", partition: 0, value, acks: -1, producer: (id, 1), offset: None }],
                 );
             }
         }
@@ -289,7 +288,7 @@ impl Ledger {
         let mut logs: BTreeMap<(&str, i32), Vec<(i64, String)>> = BTreeMap::new();
         for sent in &self.sent {
             let promised = sent.offset.is_some() && (sent.acks == -1 || (weak && sent.acks == 1));
-            if self.deleted.contains(sent.topic) || (!names.contains(sent.topic) && !promised) {
+            if !names.contains(sent.topic) && !promised {
                 continue;
             }
             let key = (sent.topic, sent.partition);
@@ -315,6 +314,11 @@ impl Ledger {
                     "{value} of {key:?}, acks {}, acked at {:?}, is at {places:?}",
                     sent.acks, sent.offset
                 ));
+            }
+        }
+        for (topic, value) in self.ghosts.iter().filter(|(topic, _)| names.contains(*topic)) {
+            if hand.fetch_all(topic, 0).is_ok_and(|log| log.iter().any(|(_, found)| found == value)) {
+                return Some(format!("{value} of a deleted topic is back in the new one"));
             }
         }
         for ((topic, partition), log) in &logs {
