@@ -89,8 +89,7 @@ impl Consumer {
     /// [`ConsumeError::Partition`] when one partition stands still (the others go on),
     /// [`ConsumeError::Group`] when the group refuses this consumer for good, [`ConsumeError::Closed`].
     pub async fn next_batch(&self) -> Result<Fetched, ConsumeError> {
-        let _waiting = self.shared.waiting();
-        std::future::poll_fn(|cx| self.shared.poll_batch(cx)).await
+        self.shared.wait_for(Shared::poll_batch).await
     }
 
     /// Waits for one record and takes it. The partition's position moves past it, and past the control records and gaps
@@ -101,8 +100,7 @@ impl Consumer {
     /// # Errors
     /// As [`Consumer::next_batch`].
     pub async fn recv(&self) -> Result<Record, ConsumeError> {
-        let _waiting = self.shared.waiting();
-        std::future::poll_fn(|cx| self.shared.poll_record(cx)).await
+        self.shared.wait_for(Shared::poll_record).await
     }
 
     /// The records one by one, without end; after [`Consumer::close`] the stream ends. With `prefetch(0)` the next fetch

@@ -145,6 +145,22 @@ impl Shared {
         Waiting { shared: self }
     }
 
+    /// Waits for what `poll` gives. The first look is free: only one that has to wait counts as waiting.
+    pub(super) async fn wait_for<T>(
+        &self,
+        poll: impl Fn(&Self, &mut Context<'_>) -> Poll<Result<T, ConsumeError>>,
+    ) -> Result<T, ConsumeError> {
+        let mut waiting = None;
+        std::future::poll_fn(|cx| {
+            let polled = poll(self, cx);
+            if polled.is_pending() && waiting.is_none() {
+                waiting = Some(self.waiting());
+            }
+            polled
+        })
+        .await
+    }
+
     pub(super) fn poll_batch(&self, cx: &mut Context<'_>) -> Poll<Result<Fetched, ConsumeError>> {
         self.poll_taken(cx, Fetcher::take_batch)
     }
@@ -168,8 +184,10 @@ impl Shared {
             self.grouping.notify_one();
         }
         let taken = take(&mut state.fetcher);
-        // What was taken made room, or there was nothing: either way the task may have something to ask.
-        self.fetching.notify_one();
+        // Not for every record: waking the task costs more than handing one out.
+        if state.fetcher.take_news() {
+            self.fetching.notify_one();
+        }
         if let Some(taken) = taken {
             return Poll::Ready(taken.map_err(ConsumeError::from));
         }

@@ -56,6 +56,8 @@ pub struct Fetcher {
     left_out: BTreeMap<i32, (usize, Instant)>,
     /// A caller has polled an empty buffer and nothing was handed out since.
     demand: bool,
+    /// See [`Fetcher::take_news`].
+    news: bool,
     /// Who had its turn last.
     turn: Option<TopicPartition>,
     events: VecDeque<FetcherEvent>,
@@ -76,6 +78,7 @@ impl Fetcher {
             in_flight: BTreeSet::new(),
             left_out: BTreeMap::new(),
             demand: false,
+            news: false,
             turn: None,
             events: VecDeque::new(),
             epochs: 0,

@@ -45,6 +45,12 @@ impl Fetcher {
         taken
     }
 
+    /// Whether, since the last call of this, taking has made room in the buffer, met an error, or found nothing: only then
+    /// may [`Fetcher::poll_request`] have something new. True once.
+    pub fn take_news(&mut self) -> bool {
+        core::mem::take(&mut self.news) || self.demand
+    }
+
     /// Goes round the partitions that have something, after the one that had its turn last; `stay` begins with that one
     /// while it has an open batch.
     fn take_with<T>(
@@ -55,9 +61,11 @@ impl Fetcher {
         while let Some(topic_partition) = self.next_ready(stay) {
             let epoch = self.fresh_epoch();
             let Some(partition) = self.partitions.get_mut(&topic_partition) else { continue };
+            let buffered = partition.buffered;
             let taken = take(partition, epoch).map(Ok);
             let taken = taken.or_else(|| stop_at_tail(partition, epoch).map(Err));
             partition.settle(self.config.offset_reset, epoch);
+            self.news |= partition.buffered != buffered || !matches!(taken, Some(Ok(_)));
             self.turn = Some(topic_partition);
             if taken.is_some() {
                 return taken;
