@@ -1,10 +1,12 @@
 //! Partitioned processing: one ordered lane per assigned partition, and the run that coordinates them.
 //!
-//! Two machines meet here, and neither waits for anything:
+//! Three machines meet here, and none waits for anything:
 //!
 //! - A [`Lane`] is one partition under one assignment: the batches queued for it, the order in which its
 //!   records become work, and the [`OffsetTracker`] that says which offset may be committed. It is touched
 //!   per record, by whoever processes the lane.
+//! - A [`Dispatcher`] says which records of one lane may run side by side: those of different keys, or all.
+//!   It stands between a lane and its handlers when there is more than one at a time.
 //! - A [`Run`] is everything that concerns more than one lane: assignments, revocations and losses, what to
 //!   pause, when to commit, how to stop. It is touched per batch and per event, never per record. Feed it
 //!   with `handle_*`, then carry out what [`Run::poll_effect`] says until that answers `None`, and come back
@@ -19,14 +21,20 @@
 //! 5. Every revocation is released exactly once.
 //! 6. Every commit that was asked for is answered exactly once.
 
+pub mod backoff;
 pub mod budget;
 pub mod commit;
+mod key_hash;
+pub mod key_order;
+mod key_table;
 pub mod lane;
 pub mod offset_tracker;
 pub mod run;
 
+pub use backoff::{Backoff, Jitter};
 pub use budget::Budget;
 pub use commit::{CommitFailure, CommitFailureKind, CommitPolicy, CommitRefusal, CommitRequest, CommitToken};
+pub use key_order::{Dispatcher, DispatcherConfig, HasKey, JobId, Start};
 pub use lane::{
     Chunk, HasOffset, Lane, LaneId, LaneNumber, LaneState, Offer, Pull, StopReason, Stopped, Work,
 };

@@ -1,0 +1,438 @@
+//! Which of one lane's records may run side by side, and which one is next.
+//!
+//! The owner admits delivered records while there is [`room`](Dispatcher::room), starts jobs while
+//! [`start`](Dispatcher::start) gives any, and reports each as [`finish`](Dispatcher::finish)ed or at
+//! [`rest`](Dispatcher::rest). Nothing here runs, waits or knows a clock.
+
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+
+use super::Ticket;
+use super::key_table::KeyTable;
+use crate::time::Instant;
+
+/// What the dispatcher must know of a record in key order.
+pub trait HasKey {
+    /// The record's key as it is on the wire; no key and an empty key are two keys.
+    fn key(&self) -> Option<&[u8]>;
+    /// The key, to keep.
+    fn key_bytes(&self) -> Option<Bytes>;
+}
+
+impl HasKey for tramline_wire::Record {
+    fn key(&self) -> Option<&[u8]> {
+        Self::key(self)
+    }
+
+    fn key_bytes(&self) -> Option<Bytes> {
+        Self::key_bytes(self)
+    }
+}
+
+/// How much of one lane may run side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DispatcherConfig {
+    /// How many jobs run at once.
+    pub workers: usize,
+    /// How many records may be admitted and unfinished.
+    pub max_pending: usize,
+    /// How many records one job has at most.
+    pub max_batch: usize,
+    /// What the hashes of keys depend on. Secret, for keys may be made to collide by whoever produces them.
+    pub seed: (u64, u64),
+}
+
+impl DispatcherConfig {
+    /// For a lane that buffers `max_buffered` records: no more workers than that, and batches small enough
+    /// that every worker can have one.
+    #[must_use]
+    pub fn side_by_side(max_buffered: usize, handlers: usize, max_batch: usize, seed: (u64, u64)) -> Self {
+        let max_pending = max_buffered.max(1);
+        let workers = handlers.clamp(1, max_pending);
+        let max_batch = max_batch.clamp(1, (max_pending / workers).max(1));
+        Self { workers, max_pending, max_batch, seed }
+    }
+
+    /// One job at a time. A batch takes what is queued, up to `max_batch`.
+    #[must_use]
+    pub fn one_by_one(max_batch: usize) -> Self {
+        let max_batch = max_batch.max(1);
+        Self { workers: 1, max_pending: max_batch, max_batch, seed: (0, 0) }
+    }
+}
+
+/// Names a job from its start until it is finished or given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(u32);
+
+/// A job to run now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// The records were just handed over.
+    Fresh(JobId),
+    /// A job whose rest is over; its records are where they were.
+    Again(JobId),
+}
+
+/// No record.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Pending<R> {
+    work: Option<(R, Ticket)>,
+    /// The next record of the list, or the next free place.
+    next: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+impl List {
+    const EMPTY: Self = Self { head: NONE, tail: NONE, len: 0 };
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No number of a key lane.
+    Free,
+    Idle,
+    /// In the line of ready key lanes.
+    Ready,
+    Running,
+    Resting(Instant),
+    /// One of its records was given up: none after it may run.
+    Blocked,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct KeyLane {
+    phase: Phase,
+    waiting: List,
+    /// The records of the job that runs or rests.
+    held: usize,
+    /// Whether it goes with its last record.
+    lasts: bool,
+}
+
+/// The records of one lane that were delivered and are not finished, in lines by key.
+///
+/// A key lane is one key's records in the order in which they were admitted; at most one job of it exists. Key
+/// lanes with waiting records stand in line, each at most once, and go to the end after each job. A key lane
+/// without records is forgotten. A finished record gives its place back at once, also behind an unfinished
+/// earlier one.
+#[derive(Debug)]
+pub struct Dispatcher<R> {
+    config: DispatcherConfig,
+    keys: KeyTable,
+    lanes: Vec<KeyLane>,
+    places: Vec<Pending<R>>,
+    free: u32,
+    /// The one key lane of records that run one by one.
+    together: Option<u32>,
+    /// Records without any order.
+    loose: List,
+    ready: VecDeque<u32>,
+    resting: BTreeSet<(Instant, u32)>,
+    pending: usize,
+    running: usize,
+}
+
+impl<R> Dispatcher<R> {
+    /// A dispatcher without records.
+    #[must_use]
+    pub fn new(config: DispatcherConfig) -> Self {
+        Self {
+            config,
+            keys: KeyTable::new(config.seed),
+            lanes: Vec::new(),
+            places: Vec::new(),
+            free: NONE,
+            together: None,
+            loose: List::EMPTY,
+            ready: VecDeque::new(),
+            resting: BTreeSet::new(),
+            pending: 0,
+            running: 0,
+        }
+    }
+
+    /// How many more records may be admitted.
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        self.config.max_pending.saturating_sub(self.pending)
+    }
+
+    /// How many records are admitted and not finished.
+    #[must_use]
+    pub const fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// How many jobs run.
+    #[must_use]
+    pub const fn running(&self) -> usize {
+        self.running
+    }
+
+    /// How many key lanes there are: at most one per pending record, and those that were given up.
+    #[must_use]
+    pub fn key_lanes(&self) -> usize {
+        self.lanes.iter().filter(|lane| lane.phase != Phase::Free).count()
+    }
+
+    /// Admits a record that runs after all that were admitted this way before.
+    pub fn admit_together(&mut self, record: R, ticket: Ticket) {
+        let lane = if let Some(lane) = self.together {
+            lane
+        } else {
+            let lane = self.keys.insert_alone();
+            self.open(lane, true);
+            self.together = Some(lane);
+            lane
+        };
+        self.push(lane, record, ticket);
+    }
+
+    /// Admits a record that runs whenever a worker is free.
+    pub fn admit_alone(&mut self, record: R, ticket: Ticket) {
+        let place = self.place(record, ticket);
+        append(&mut self.places, &mut self.loose, place);
+        self.pending += 1;
+    }
+
+    /// Admits a record that runs after those with the same key.
+    pub fn admit_by_key(&mut self, record: R, ticket: Ticket)
+    where
+        R: HasKey,
+    {
+        let lane = self.keys.find_or_insert(record.key(), || record.key_bytes());
+        self.open(lane, false);
+        self.push(lane, record, ticket);
+    }
+
+    /// Admits a record that runs after those that were admitted under an equal key.
+    pub fn admit_under(&mut self, record: R, ticket: Ticket, key: Option<Bytes>) {
+        let lane = self.keys.find_or_insert(key.as_deref(), || key.clone());
+        self.open(lane, false);
+        self.push(lane, record, ticket);
+    }
+
+    /// Sets up the key lane under a number that was just given to a key, if it was.
+    fn open(&mut self, lane: u32, lasts: bool) {
+        let fresh = KeyLane { phase: Phase::Idle, waiting: List::EMPTY, held: 0, lasts };
+        match self.lanes.get_mut(lane as usize) {
+            Some(known) if known.phase == Phase::Free => *known = fresh,
+            Some(_) => {}
+            None => {
+                debug_assert_eq!(self.lanes.len(), lane as usize, "numbers are given in order");
+                self.lanes.push(fresh);
+            }
+        }
+    }
+
+    fn push(&mut self, lane: u32, record: R, ticket: Ticket) {
+        if self.lanes[lane as usize].phase == Phase::Blocked {
+            return;
+        }
+        let place = self.place(record, ticket);
+        self.pending += 1;
+        let known = &mut self.lanes[lane as usize];
+        append(&mut self.places, &mut known.waiting, place);
+        if known.phase == Phase::Idle {
+            known.phase = Phase::Ready;
+            self.ready.push_back(lane);
+        }
+    }
+
+    fn place(&mut self, record: R, ticket: Ticket) -> u32 {
+        let pending = Pending { work: Some((record, ticket)), next: NONE };
+        if self.free == NONE {
+            let place =
+                u32::try_from(self.places.len()).expect("fewer records in flight than memory can hold");
+            self.places.push(pending);
+            return place;
+        }
+        let place = self.free;
+        self.free = self.places[place as usize].next;
+        self.places[place as usize] = pending;
+        place
+    }
+
+    /// The next job, if a worker is free and any is ready. Its records, all of one key lane and in order, are
+    /// given to `take`; those of a job that rested were given before.
+    pub fn start(&mut self, now: Instant, mut take: impl FnMut(R, Ticket)) -> Option<Start> {
+        self.end_rests(now);
+        if self.running >= self.config.workers {
+            return None;
+        }
+        let lane = match self.ready.pop_front() {
+            Some(lane) => lane,
+            None if self.loose.len > 0 => {
+                let lane = self.keys.insert_alone();
+                self.open(lane, false);
+                lane
+            }
+            None => return None,
+        };
+        self.running += 1;
+        let known = &mut self.lanes[lane as usize];
+        known.phase = Phase::Running;
+        if known.held > 0 {
+            return Some(Start::Again(JobId(lane)));
+        }
+        let from = if known.waiting.len > 0 { &mut known.waiting } else { &mut self.loose };
+        while known.held < self.config.max_batch && from.len > 0 {
+            let place = from.head;
+            let pending = &mut self.places[place as usize];
+            from.head = pending.next;
+            from.len -= 1;
+            if from.len == 0 {
+                from.tail = NONE;
+            }
+            known.held += 1;
+            if let Some((record, ticket)) = pending.work.take() {
+                take(record, ticket);
+            }
+            pending.next = self.free;
+            self.free = place;
+        }
+        Some(Start::Fresh(JobId(lane)))
+    }
+
+    /// The job's records are finished, however that came.
+    pub fn finish(&mut self, job: JobId) {
+        let Some(lane) = self.stop_running(job) else {
+            return;
+        };
+        self.pending -= core::mem::take(&mut lane.held);
+        self.line_up(job.0);
+    }
+
+    /// The job is to be started again, not before `until`. Its worker is free, its key waits.
+    pub fn rest(&mut self, job: JobId, until: Instant) {
+        if let Some(lane) = self.stop_running(job) {
+            lane.phase = Phase::Resting(until);
+            self.resting.insert((until, job.0));
+        }
+    }
+
+    /// The job is not run again, nor is any later record of its key, whenever that comes: their order must
+    /// hold for whoever gets them next.
+    pub fn give_up(&mut self, job: JobId) {
+        if self.stop_running(job).is_some() {
+            self.block(job.0);
+        }
+    }
+
+    fn stop_running(&mut self, job: JobId) -> Option<&mut KeyLane> {
+        let lane = self.lanes.get_mut(job.0 as usize).filter(|lane| lane.phase == Phase::Running)?;
+        lane.phase = Phase::Idle;
+        self.running -= 1;
+        Some(lane)
+    }
+
+    fn block(&mut self, lane: u32) {
+        let known = &mut self.lanes[lane as usize];
+        known.phase = Phase::Blocked;
+        self.pending -= core::mem::take(&mut known.held);
+        let mut waiting = core::mem::replace(&mut known.waiting, List::EMPTY);
+        self.drop_list(&mut waiting);
+    }
+
+    fn drop_list(&mut self, list: &mut List) {
+        self.pending -= list.len;
+        while list.head != NONE {
+            let place = list.head;
+            let pending = &mut self.places[place as usize];
+            pending.work = None;
+            list.head = pending.next;
+            pending.next = self.free;
+            self.free = place;
+        }
+        *list = List::EMPTY;
+    }
+
+    /// Puts an idle key lane where it belongs: in line, or away.
+    fn line_up(&mut self, lane: u32) {
+        let known = &mut self.lanes[lane as usize];
+        if known.waiting.len > 0 || known.held > 0 {
+            known.phase = Phase::Ready;
+            self.ready.push_back(lane);
+        } else if !known.lasts {
+            known.phase = Phase::Free;
+            self.keys.remove(lane);
+        }
+    }
+
+    fn end_rests(&mut self, now: Instant) {
+        while let Some(&(until, lane)) = self.resting.first() {
+            if now < until {
+                return;
+            }
+            self.resting.pop_first();
+            self.line_up(lane);
+        }
+    }
+
+    /// When the first rest is over. [`start`](Self::start) takes notice by itself.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.resting.first().map(|&(until, _)| until)
+    }
+
+    /// Gives up every job that rests, as [`give_up`](Self::give_up) does.
+    pub fn give_up_resting(&mut self, mut given_up: impl FnMut(JobId)) {
+        while let Some((_, lane)) = self.resting.pop_first() {
+            self.block(lane);
+            given_up(JobId(lane));
+        }
+        // Those whose rest is over and that wait for a worker.
+        for at in 0..self.ready.len() {
+            let lane = self.ready[at];
+            if self.lanes[lane as usize].held > 0 {
+                self.block(lane);
+                given_up(JobId(lane));
+            }
+        }
+        self.ready.retain(|&lane| self.lanes[lane as usize].phase == Phase::Ready);
+    }
+
+    /// Drops everything that does not run.
+    pub fn drop_waiting(&mut self) {
+        let mut loose = core::mem::replace(&mut self.loose, List::EMPTY);
+        self.drop_list(&mut loose);
+        self.ready.clear();
+        self.resting.clear();
+        for lane in 0..self.lanes.len() {
+            let known = &mut self.lanes[lane];
+            let mut waiting = core::mem::replace(&mut known.waiting, List::EMPTY);
+            match known.phase {
+                Phase::Ready | Phase::Resting(_) => {
+                    self.pending -= core::mem::take(&mut known.held);
+                    known.phase = Phase::Idle;
+                    self.drop_list(&mut waiting);
+                    self.line_up(u32::try_from(lane).expect("numbers of key lanes are this small"));
+                }
+                _ => self.drop_list(&mut waiting),
+            }
+        }
+    }
+}
+
+fn append<R>(places: &mut [Pending<R>], list: &mut List, place: u32) {
+    match list.tail {
+        NONE => list.head = place,
+        tail => places[tail as usize].next = place,
+    }
+    list.tail = place;
+    list.len += 1;
+}
+
+#[cfg(test)]
+mod tests;
