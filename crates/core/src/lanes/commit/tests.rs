@@ -149,3 +149,25 @@ fn only_refused_authority_is_fatal() {
         assert_eq!(committer.handle_result(at(0), request.id, failure(kind)), fatal);
     }
 }
+
+#[test]
+fn progress_that_is_told_late_takes_nothing_back() {
+    let mut committer = committer();
+    reach(&mut committer, LANE, 5);
+    reach(&mut committer, LANE, 3);
+    committer.want_managed(LANE);
+    assert_eq!(offsets(&committer.poll_request(at(0)).unwrap()), [5]);
+}
+
+#[test]
+fn while_a_request_is_under_way_no_backoff_is_waited_for() {
+    let mut committer = committer();
+    reach(&mut committer, LANE, 5);
+    committer.want_managed(LANE);
+    let request = committer.poll_request(at(0)).unwrap();
+    assert_eq!(committer.next_timeout(), None);
+    committer.handle_result(at(0), request.id, failure(CommitFailureKind::Retriable));
+    assert_eq!(committer.next_timeout(), Some(at(100)));
+    committer.poll_request(at(100)).unwrap();
+    assert_eq!(committer.next_timeout(), None);
+}

@@ -151,3 +151,58 @@ fn an_offset_that_comes_back_is_reported_and_not_handed_out() {
     lane.offer(chunk(&[4], 5));
     assert_eq!(lane.pull().work, Work::OutOfOrder { offset: 4, expected: 6 });
 }
+
+#[test]
+fn an_offset_that_comes_twice_in_a_row_is_reported_and_not_handed_out() {
+    let mut lane = Lane::new(10, usize::MAX);
+    lane.offer(chunk(&[5, 5], 6));
+    take(&mut lane);
+    assert_eq!(lane.pull().work, Work::OutOfOrder { offset: 5, expected: 6 });
+    let mut lane = Lane::new(10, usize::MAX);
+    lane.offer(chunk(&[5], 9));
+    take(&mut lane);
+    lane.offer(chunk(&[8], 9));
+    assert_eq!(lane.pull().work, Work::OutOfOrder { offset: 8, expected: 9 }, "what was looked at is passed");
+}
+
+#[test]
+fn bytes_of_batches_without_records_are_freed_with_those_of_the_next_record() {
+    let mut lane = Lane::new(10, usize::MAX);
+    lane.offer(chunk(&[], 2));
+    lane.offer(chunk(&[], 4));
+    lane.offer(chunk(&[4], 5));
+    let pull = lane.pull();
+    assert!(matches!(pull.work, Work::Record(At(4), _)), "{pull:?}");
+    assert_eq!(pull.freed_bytes, 300);
+}
+
+/// A record that knows its own leader epoch.
+struct Elected(i64, i32);
+
+impl HasOffset for Elected {
+    fn offset(&self) -> i64 {
+        self.0
+    }
+
+    fn leader_epoch(&self) -> Option<i32> {
+        Some(self.1)
+    }
+}
+
+#[test]
+fn t138_a_records_own_leader_epoch_comes_before_that_of_its_chunk() {
+    let mut lane = Lane::new(10, usize::MAX);
+    lane.offer(Chunk {
+        records: vec![Elected(0, 3), Elected(1, 4)],
+        first_offset: 0,
+        next_offset: 3,
+        leader_epoch: Some(5),
+        bytes: 0,
+    });
+    for (offset, epoch) in [(1, 3), (3, 5)] {
+        let Work::Record(_, ticket) = lane.pull().work else { panic!("a record") };
+        lane.complete(ticket);
+        let expected = Frontier { offset, leader_epoch: Some(epoch) };
+        assert_eq!(lane.frontier(), Some(expected));
+    }
+}
