@@ -122,7 +122,7 @@ async fn s26_a_frame_in_pieces_of_one_byte_is_served() {
     client.create_topic("t", 1).await;
     let request = produce("t", 0, -1, batch(&["piecemeal"]));
     let frame = tramline_wire::encode_request(1, None, PRODUCE, &request).unwrap().to_bytes();
-    for byte in frame.iter() {
+    for byte in &frame {
         client.stream.write_all(&[*byte]).await.unwrap();
     }
     assert!(client.frame().await.is_some());

@@ -1,5 +1,6 @@
 //! A workload over a broker moved by hand, and a ledger of everything it was promised.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
@@ -292,12 +293,13 @@ impl Ledger {
                 continue;
             }
             let key = (sent.topic, sent.partition);
-            if !logs.contains_key(&key) {
-                match hand.fetch_all(sent.topic, sent.partition) {
-                    Ok(log) => logs.insert(key, log),
+            let log = match logs.entry(key) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unread) => match hand.fetch_all(sent.topic, sent.partition) {
+                    Ok(log) => unread.insert(log),
                     Err(code) => return Some(format!("{key:?} cannot be read: code {code}")),
-                };
-            }
+                },
+            };
             let places: Vec<i64> = logs[&key]
                 .iter()
                 .filter(|(_, value)| *value == sent.value)
