@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 use tramline::client::{
-    ConsumeError, Consumer, Event, Events, Fetched, OffsetAndMetadata, OffsetReset, StartOffset,
+    Admin, ConsumeError, Consumer, Event, Events, Fetched, OffsetAndMetadata, OffsetReset, StartOffset,
 };
 use tramline::wire::{Record, TopicPartition};
 
@@ -39,6 +39,11 @@ pub async fn run(args: Consume, global: &Global, stop: Stop) -> Result<Outcome> 
 }
 
 async fn open(args: &Consume, global: &Global) -> Result<Consumer> {
+    let what = || format!("cannot read {} at {}", args.topic, global.brokers());
+    if args.group.is_some() {
+        // A member would wait for the topic to appear, which looks like a hang to whoever mistyped its name.
+        Admin::new(cluster::config(global)).describe_topic(&*args.topic).await.with_context(what)?;
+    }
     let builder = Consumer::builder(cluster::config(global));
     let builder = match (&args.group, args.from) {
         (None, From::Start) => builder.assign_topic(&*args.topic, StartOffset::Earliest),
@@ -56,7 +61,7 @@ async fn open(args: &Consume, global: &Global) -> Result<Consumer> {
             builder.group(&**group).subscribe([&*args.topic]).offset_reset(reset)
         }
     };
-    builder.build().await.with_context(|| format!("cannot read {} at {}", args.topic, global.brokers()))
+    builder.build().await.with_context(what)
 }
 
 struct Reading {

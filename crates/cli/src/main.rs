@@ -4,6 +4,7 @@ mod args;
 mod cluster;
 mod consume;
 mod demo;
+mod explain;
 mod group;
 mod output;
 mod produce;
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
         // Whoever reads us has had enough (`tramline consume t | head`): that is no failure of ours to report.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", explain::text(&error));
             ExitCode::FAILURE
         }
     }

@@ -39,8 +39,11 @@ pub fn print_table(table: &Table) -> io::Result<()> {
 
 /// Whether the reader of our stdout went away.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|e| e.kind() == ErrorKind::BrokenPipe)
+    error.chain().any(|cause| {
+        let kind = match cause.downcast_ref::<serde_json::Error>() {
+            Some(error) => error.io_error_kind(),
+            None => cause.downcast_ref::<io::Error>().map(io::Error::kind),
+        };
+        kind == Some(ErrorKind::BrokenPipe)
+    })
 }

@@ -25,17 +25,17 @@ struct Summary {
 }
 
 impl Summary {
-    async fn settle(&mut self, delivery: Delivery) {
+    async fn settle(&mut self, (line, delivery): (u64, Delivery)) {
         match delivery.await {
             Ok(_) => self.produced += 1,
-            Err(error) => self.fail(&error),
+            Err(error) => self.fail(line, &error),
         }
     }
 
-    fn fail(&mut self, error: &dyn std::error::Error) {
+    fn fail(&mut self, line: u64, error: &dyn std::error::Error) {
         self.failed += 1;
         if self.failed <= SHOWN {
-            eprintln!("error: {error}");
+            eprintln!("error: line {line}: {error}");
         } else if self.failed == SHOWN + 1 {
             eprintln!("error: more records failed; only the first {SHOWN} reasons are shown");
         }
@@ -56,7 +56,7 @@ pub async fn run(args: Produce, global: &Global, stop: Stop) -> Result<Outcome> 
     let mut open = VecDeque::new();
     let mut lines = BufReader::new(tokio::io::stdin());
     let mut line = Vec::new();
-    loop {
+    for number in 1.. {
         line.clear();
         let read = tokio::select! {
             read = lines.read_until(b'\n', &mut line) => read.context("cannot read stdin")?,
@@ -66,8 +66,8 @@ pub async fn run(args: Produce, global: &Global, stop: Stop) -> Result<Outcome> 
             break;
         }
         match producer.send(record(&args, &line)).await {
-            Ok(delivery) => open.push_back(delivery),
-            Err(error) => summary.fail(&error),
+            Ok(delivery) => open.push_back((number, delivery)),
+            Err(error) => summary.fail(number, &error),
         }
         if open.len() > OPEN
             && let Some(oldest) = open.pop_front()

@@ -88,7 +88,8 @@ pub async fn run(args: Serve, stop: Stop) -> Result<Outcome> {
         .insecure(args.insecure || file.insecure.unwrap_or(false))
         .config(file.config())
         .start()
-        .await?;
+        .await
+        .with_context(|| format!("cannot serve {}", args.data.display()))?;
     output::line(&format!("listening on {}", broker.local_addr()))?;
     if args.stop_at_eof {
         stop.at_end_of_stdin();

@@ -1,5 +1,7 @@
 //! What the tests of the whole program share: a broker as a child process, frames over a socket, seeded choices.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 pub mod frames;
 
 use std::fs::{File, OpenOptions};

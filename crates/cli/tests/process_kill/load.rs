@@ -21,6 +21,9 @@ const WRITTEN: u32 = PRODUCERS - 1;
 const KEYS: u64 = 12;
 /// Records a producer has unacknowledged at most.
 const WINDOW: usize = 200;
+/// Records that may be sent beyond the acknowledgements waited for: more than all windows hold, so that a kill meets
+/// requests in flight.
+const SLACK: u64 = 5000;
 
 /// Whether the producer is idempotent.
 pub fn is_forced(producer: u32) -> bool {
@@ -83,6 +86,8 @@ pub struct Ledger {
     seed: u64,
     acks: Mutex<Vec<Ack>>,
     count: watch::Sender<u64>,
+    /// How many records may be sent by now, so that whoever reads them after a start keeps up.
+    allowance: watch::Sender<u64>,
     sent: AtomicU64,
     written: AtomicU64,
     in_flight_at_kills: AtomicU64,
@@ -95,6 +100,7 @@ impl Ledger {
             seed,
             acks: Mutex::default(),
             count: watch::Sender::new(0),
+            allowance: watch::Sender::new(SLACK),
             sent: AtomicU64::new(0),
             written: AtomicU64::new(0),
             in_flight_at_kills: AtomicU64::new(0),
@@ -160,6 +166,7 @@ impl Load {
     /// Waits until so many more records are acknowledged.
     pub async fn further_acks(&self, further: u64) {
         let target = self.ledger.acked() + further;
+        self.ledger.allowance.send_replace(target + SLACK);
         let mut count = self.ledger.count.subscribe();
         let reached = timeout(PATIENCE, count.wait_for(|count| *count >= target)).await.is_ok();
         assert!(reached, "no further {further} acknowledgements within {PATIENCE:?}");
@@ -168,6 +175,7 @@ impl Load {
     /// Stops sending and waits for every acknowledgement. How many records each producer sent of each key.
     pub async fn finish(self) -> Vec<Vec<u64>> {
         self.stop.store(true, Ordering::Relaxed);
+        self.ledger.allowance.send_replace(u64::MAX);
         let mut sent = Vec::new();
         for producer in self.producers {
             let keys = timeout(PATIENCE, producer).await.expect("a producer does not end").unwrap();
@@ -184,7 +192,9 @@ async fn produce(id: u32, client: ClientConfig, ledger: Arc<Ledger>, stop: Arc<A
     let (open, deliveries) = mpsc::channel(WINDOW);
     let collector = tokio::spawn(collect(deliveries, Arc::clone(&ledger)));
     let mut sent = vec![0; KEYS as usize];
+    let mut allowance = ledger.allowance.subscribe();
     for number in 0.. {
+        allowance.wait_for(|most| ledger.sent.load(Ordering::Relaxed) < *most).await.unwrap();
         if stop.load(Ordering::Relaxed) {
             break;
         }
