@@ -94,3 +94,170 @@ fn b041_a_late_batch_of_a_gone_assignment_is_dropped() {
     world.settle();
     assert_eq!(world.finish().stale_batches, 1);
 }
+
+fn batch_of(tp: &TopicPartition, generation: i32, offset: i64) -> (BatchInfo, Chunk<At>) {
+    let chunk = Chunk {
+        records: vec![At(offset)],
+        first_offset: offset,
+        next_offset: offset + 1,
+        leader_epoch: None,
+        bytes: 0,
+    };
+    (BatchInfo { topic_partition: tp.clone(), generation, first_offset: offset }, chunk)
+}
+
+/// One partition, assigned, with two records of which the first is completed.
+fn one_done() -> (World, TopicPartition, LaneNumber) {
+    let mut world = World::new(config());
+    let tp = partition(0);
+    world.assign(std::slice::from_ref(&tp));
+    world.batch(&tp, 2, 0);
+    let lane = world.live()[0];
+    world.pull(lane);
+    world.complete(lane, 0);
+    (world, tp, lane)
+}
+
+#[test]
+fn an_assignment_that_is_told_twice_changes_nothing() {
+    let (mut world, tp, lane) = one_done();
+    world.run.handle_assigned(world.now, 1, vec![tp.clone()]);
+    world.settle();
+    assert_eq!(world.live(), [lane]);
+    world.batch(&tp, 2, 0);
+    world.finish();
+    assert_eq!((world.lanes.len(), world.committed[&tp]), (1, 4), "one lane, to the end");
+}
+
+#[test]
+fn a_partition_assigned_anew_without_a_word_about_the_old_assignment_is_lost_before() {
+    let (mut world, tp, old) = one_done();
+    world.owned.insert(tp.clone(), (2, 0, false));
+    world.run.handle_assigned(world.now, 2, vec![tp]);
+    world.settle();
+    assert_eq!(world.live(), [old], "the new lane waits for the old processor");
+    assert_eq!(world.lanes[&old].lane.stop_reason(), Some(StopReason::Lost));
+    world.end_lane(old, LaneOutcome::Finished);
+    assert_eq!(world.live().len(), 1);
+    assert_ne!(world.live(), [old]);
+    world.finish();
+    assert_eq!(world.requests, 0, "what the old lane did is covered by no ownership");
+}
+
+#[test]
+fn b041_a_batch_of_the_assignment_before_does_not_get_into_the_lane_of_this_one() {
+    let (mut world, tp, old) = one_done();
+    world.lose(&tp);
+    world.end_lane(old, LaneOutcome::Finished);
+    world.assign(std::slice::from_ref(&tp));
+    let (info, chunk) = batch_of(&tp, 1, 818);
+    world.run.handle_batch(world.now, &info, chunk);
+    world.settle();
+    let new = world.live()[0];
+    assert_eq!(world.lanes[&new].lane.queued(), 0);
+    assert_eq!(world.finish().stale_batches, 1);
+}
+
+#[test]
+fn a_batch_that_comes_after_the_wish_to_stop_is_read_again_next_time() {
+    let (mut world, tp, _) = one_done();
+    world.run.handle_shutdown(world.now);
+    world.settle();
+    let (info, chunk) = batch_of(&tp, 1, 2);
+    world.run.handle_batch(world.now, &info, chunk);
+    world.settle();
+    world.finish();
+    assert_eq!(world.seeks, [(tp, 2)]);
+}
+
+#[test]
+fn what_a_lane_refused_and_what_it_left_are_read_again_from_the_lower_of_the_two() {
+    let (mut world, tp, lane) = one_done();
+    world.run.handle_lane_refused(lane, 2);
+    world.end_lane(lane, LaneOutcome::Failed);
+    world.answer_commit(None);
+    assert_eq!(world.end.as_ref().unwrap().cause, EndCause::LaneFailed(lane));
+    assert_eq!(world.seeks, [(tp.clone(), 1)]);
+
+    let (mut world, tp, lane) = one_done();
+    world.pull(lane);
+    world.complete(lane, 0);
+    world.run.handle_lane_refused(lane, 2);
+    world.finish();
+    assert_eq!(world.seeks, [(tp, 2)], "refused, and nothing else left");
+}
+
+#[test]
+fn t222_news_of_an_old_lane_do_not_touch_its_successor() {
+    let (mut world, tp, old) = one_done();
+    world.lose(&tp);
+    world.assign(std::slice::from_ref(&tp));
+    world.run.handle_lane_full(old);
+    world.run.handle_bytes_over(old);
+    world.run.handle_lane_refused(old, 0);
+    world.settle();
+    assert!(!world.owned[&tp].2, "the new assignment is not paused for the old lane");
+    world.end_lane(old, LaneOutcome::Finished);
+    world.end_lane(old, LaneOutcome::Failed);
+    world.run.handle_lane_ended(
+        world.now,
+        old,
+        LaneEnd { outcome: LaneOutcome::Failed, frontier: None, rewind_to: Some(0) },
+    );
+    world.settle();
+    assert!(world.end.is_none(), "an end that is told twice counts once");
+    world.finish();
+    assert_eq!(world.seeks, []);
+}
+
+#[test]
+fn t148_a_lost_lane_and_an_ended_one_commit_nothing_more_and_are_told() {
+    let (mut world, tp, lane) = one_done();
+    world.lose(&tp);
+    world.ask_commit(lane);
+    assert_eq!(world.answers, [Err(CommitRefusal::LaneClosed)]);
+
+    let (mut world, tp, lane) = one_done();
+    world.revoke(std::slice::from_ref(&tp), None);
+    world.pull(lane);
+    world.complete(lane, 0);
+    world.end_lane(lane, LaneOutcome::Finished);
+    assert!(world.in_flight.is_some() && !world.held.is_empty(), "the last commit is under way");
+    world.ask_commit(lane);
+    assert_eq!(world.answers, [Err(CommitRefusal::LaneClosed)]);
+    world.answer_commit(None);
+    assert!(world.held.is_empty());
+}
+
+#[test]
+fn an_older_generation_that_is_told_late_makes_no_newer_one_unannounced() {
+    let mut world = World::new(config());
+    let (one, two) = (partition(0), partition(1));
+    world.owned.insert(one.clone(), (5, 0, false));
+    world.owned.insert(two.clone(), (3, 0, false));
+    world.run.handle_assigned(world.now, 5, vec![one.clone()]);
+    world.run.handle_assigned(world.now, 3, vec![two]);
+    world.settle();
+    world.lose(&one);
+    let (info, chunk) = batch_of(&one, 5, 0);
+    world.run.handle_batch(world.now, &info, chunk);
+    world.settle();
+    let end = world.finish();
+    assert_eq!((end.cause, end.stale_batches), (EndCause::Shutdown, 1));
+}
+
+#[test]
+fn a_stopping_run_asks_for_no_more_records_although_there_is_room() {
+    let (mut world, tp, lane) = one_done();
+    world.batch(&tp, 4, 0);
+    assert!(world.owned[&tp].2, "full");
+    world.run.handle_shutdown(world.now);
+    world.settle();
+    for _ in 0..4 {
+        world.pull(lane);
+        world.complete(lane, 0);
+    }
+    assert!(world.owned[&tp].2, "still paused while it drains");
+    world.finish();
+    assert!(!world.owned[&tp].2, "resumed at the end");
+}
