@@ -89,7 +89,8 @@ pub struct RunReport {
     pub uncommitted: Vec<(TopicPartition, i64)>,
     /// Batches that came for an assignment that had gone, and were dropped.
     pub stale_batches: u64,
-    /// The failures after the first one, in order.
+    /// The failures after the first one, in order; also those of handlers whose partition had been lost before
+    /// they failed, which end no run.
     pub further_failures: Vec<String>,
     /// The lanes that ended, in the order in which they did.
     pub lanes: Vec<LaneReport>,

@@ -77,6 +77,30 @@ async fn a_failure_while_draining_wins_over_the_wish_to_stop() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_handler_that_fails_after_its_partition_was_lost_is_told_and_stops_nobody_else() {
+    let log = MemoryLog::new();
+    log.produce_many(&tp(0), 1);
+    log.produce_many(&tp(1), 1);
+    let handler = |record: Record, lane: Lane| async move {
+        if record.partition() == 1 {
+            return Ok(());
+        }
+        lane.stopping().await;
+        Err("the store knows a newer owner")
+    };
+    let run = for_each(&log, &[0, 1], |b| b, handler);
+    settle().await;
+    run.control.lose(&[tp(0)]);
+    settle().await;
+    log.produce_many(&tp(1), 1);
+    settle().await;
+    let report = run.stop().await.0.unwrap();
+    assert_eq!((log.committed(&tp(0)), log.committed(&tp(1))), (None, Some(2)));
+    let [told] = &*report.further_failures else { panic!("{:?}", report.further_failures) };
+    assert!(told.contains("a newer owner"), "{told}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn t223_a_panic_is_a_failure() {
     let log = MemoryLog::new();
     log.produce_many(&tp(0), 2);

@@ -115,7 +115,7 @@ impl EndCause {
 pub struct RunEnd {
     /// The first failure, or why it was stopped when there was none.
     pub cause: EndCause,
-    /// Further failures, in order.
+    /// Further failures, in order; among them those of lanes that had been lost before, which end no run.
     pub also: Vec<EndCause>,
     /// The lanes that did not stop in time.
     pub timed_out: Vec<LaneNumber>,

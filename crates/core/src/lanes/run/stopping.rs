@@ -13,6 +13,8 @@ use crate::time::Instant;
 
 /// How long a dropped processor may take to be gone before it counts as one that cannot be dropped.
 const DROP_GRACE: Duration = Duration::from_millis(500);
+/// How many failures of lanes that were lost before are kept for the end.
+const TOLD_FAILURES: usize = 64;
 /// The least time a last commit gets after the lanes have used up their stop timeout.
 const COMMIT_GRACE: Duration = Duration::from_secs(1);
 /// The most that is kept free between a lane's stop and the moment its partition goes, for the last commit.
@@ -168,7 +170,15 @@ impl<B> Run<B> {
         {
             partition.rewind(offset);
         }
+        let owned = entry.owned;
         match (end.outcome, before) {
+            // Somebody else's by now, who may have made it fail (a store that refuses the former owner, say):
+            // told at the end, but no reason to stop the partitions that are ours.
+            (LaneOutcome::Failed, _) if !owned => {
+                if self.end.also.len() < TOLD_FAILURES {
+                    self.end.also.push(EndCause::LaneFailed(lane));
+                }
+            }
             (LaneOutcome::Failed, _) => self.begin_stop(now, EndCause::LaneFailed(lane)),
             (LaneOutcome::Abandoned, _) => self.end.still_running.push(lane),
             (LaneOutcome::Finished, LanePhase::Running) => {

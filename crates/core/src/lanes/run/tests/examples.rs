@@ -261,3 +261,20 @@ fn a_stopping_run_asks_for_no_more_records_although_there_is_room() {
     world.finish();
     assert!(!world.owned[&tp].2, "resumed at the end");
 }
+
+#[test]
+fn a_lane_that_fails_after_it_was_lost_is_told_and_ends_nothing() {
+    let (mut world, tp, lane) = one_done();
+    world.lose(&tp);
+    world.end_lane(lane, LaneOutcome::Failed);
+    world.assign(&[tp, partition(1)]);
+    assert_eq!(world.live().len(), 2);
+    let end = world.finish();
+    assert_eq!((end.cause, end.also), (EndCause::Shutdown, vec![EndCause::LaneFailed(lane)]));
+
+    let (mut world, tp, lane) = one_done();
+    world.revoke(&[tp], None);
+    world.end_lane(lane, LaneOutcome::Failed);
+    world.answer_commit(None);
+    assert_eq!(world.end.as_ref().unwrap().cause, EndCause::LaneFailed(lane), "ours until it is released");
+}
