@@ -117,7 +117,10 @@ async fn produce(client: &mut Client) -> Result<()> {
                 mine,
                 broker,
                 format!("{:.0}", run.records as f64 / run.counted.batches as f64),
-                format!("{:.1}", run.counted.batches as f64 / run.counted.barriers as f64),
+                match run.counted.barriers {
+                    0 => "-".to_owned(),
+                    barriers => format!("{:.1}", run.counted.batches as f64 / barriers as f64),
+                },
             ]);
         }
     }
