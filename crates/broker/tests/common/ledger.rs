@@ -300,11 +300,8 @@ impl Ledger {
                     Err(code) => return Some(format!("{key:?} cannot be read: code {code}")),
                 },
             };
-            let places: Vec<i64> = logs[&key]
-                .iter()
-                .filter(|(_, value)| *value == sent.value)
-                .map(|(offset, _)| *offset)
-                .collect();
+            let places: Vec<i64> =
+                log.iter().filter(|(_, value)| *value == sent.value).map(|(offset, _)| *offset).collect();
             let fine = match places[..] {
                 [] => !promised,
                 [at] => sent.offset.is_none_or(|offset| offset == at),

@@ -46,7 +46,7 @@ pub enum Spread {
     RoundRobin,
 }
 
-/// The settings of an [`Accumulator`]. Sizes are bytes before compression.
+/// The settings of an [`Accumulator`](super::Accumulator). Sizes are bytes before compression.
 #[derive(Debug, Clone)]
 pub struct AccumulatorConfig {
     /// What is waited for.

@@ -174,7 +174,7 @@ fn a_partition_at_its_end_does_not_keep_busy_ones_waiting() {
         let (request, ticket) = stand.next_fetch().unwrap();
         assert_eq!(request.topics[0].partitions.len(), 1);
         waits.push(request.max_wait_ms);
-        stand.now = stand.now + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap());
+        stand.now += Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap());
         let answer = stand.answer(&request);
         stand.fetcher.handle_fetch(ticket, Some(answer), stand.now);
     };
