@@ -4,47 +4,73 @@
 
 #![allow(clippy::field_reassign_with_default, clippy::single_match, clippy::too_many_lines)]
 
+pub mod alter_configs_request;
+pub mod alter_configs_response;
 pub(crate) mod api_keys;
 pub mod api_versions_request;
 pub mod api_versions_response;
 pub mod consumer_protocol_assignment;
 pub mod consumer_protocol_subscription;
+pub mod create_acls_request;
+pub mod create_acls_response;
 pub mod create_partitions_request;
 pub mod create_partitions_response;
 pub mod create_topics_request;
 pub mod create_topics_response;
+pub mod delete_acls_request;
+pub mod delete_acls_response;
 pub mod delete_groups_request;
 pub mod delete_groups_response;
 pub mod delete_records_request;
 pub mod delete_records_response;
 pub mod delete_topics_request;
 pub mod delete_topics_response;
+pub mod describe_acls_request;
+pub mod describe_acls_response;
+pub mod describe_client_quotas_request;
+pub mod describe_client_quotas_response;
 pub mod describe_cluster_request;
 pub mod describe_cluster_response;
 pub mod describe_configs_request;
 pub mod describe_configs_response;
 pub mod describe_groups_request;
 pub mod describe_groups_response;
+pub mod describe_log_dirs_request;
+pub mod describe_log_dirs_response;
+pub mod describe_producers_request;
+pub mod describe_producers_response;
+pub mod describe_topic_partitions_request;
+pub mod describe_topic_partitions_response;
+pub mod elect_leaders_request;
+pub mod elect_leaders_response;
 pub mod fetch_request;
 pub mod fetch_response;
 pub mod find_coordinator_request;
 pub mod find_coordinator_response;
 pub mod heartbeat_request;
 pub mod heartbeat_response;
+pub mod incremental_alter_configs_request;
+pub mod incremental_alter_configs_response;
 pub mod init_producer_id_request;
 pub mod init_producer_id_response;
 pub mod join_group_request;
 pub mod join_group_response;
 pub mod leave_group_request;
 pub mod leave_group_response;
+pub mod list_config_resources_request;
+pub mod list_config_resources_response;
 pub mod list_groups_request;
 pub mod list_groups_response;
 pub mod list_offsets_request;
 pub mod list_offsets_response;
+pub mod list_partition_reassignments_request;
+pub mod list_partition_reassignments_response;
 pub mod metadata_request;
 pub mod metadata_response;
 pub mod offset_commit_request;
 pub mod offset_commit_response;
+pub mod offset_delete_request;
+pub mod offset_delete_response;
 pub mod offset_fetch_request;
 pub mod offset_fetch_response;
 pub mod offset_for_leader_epoch_request;
@@ -59,46 +85,72 @@ pub mod sync_group_response;
 use crate::message as codec;
 use crate::message::Schema;
 
+pub use alter_configs_request::AlterConfigsRequest;
+pub use alter_configs_response::AlterConfigsResponse;
 pub use api_versions_request::ApiVersionsRequest;
 pub use api_versions_response::ApiVersionsResponse;
 pub use consumer_protocol_assignment::ConsumerProtocolAssignment;
 pub use consumer_protocol_subscription::ConsumerProtocolSubscription;
+pub use create_acls_request::CreateAclsRequest;
+pub use create_acls_response::CreateAclsResponse;
 pub use create_partitions_request::CreatePartitionsRequest;
 pub use create_partitions_response::CreatePartitionsResponse;
 pub use create_topics_request::CreateTopicsRequest;
 pub use create_topics_response::CreateTopicsResponse;
+pub use delete_acls_request::DeleteAclsRequest;
+pub use delete_acls_response::DeleteAclsResponse;
 pub use delete_groups_request::DeleteGroupsRequest;
 pub use delete_groups_response::DeleteGroupsResponse;
 pub use delete_records_request::DeleteRecordsRequest;
 pub use delete_records_response::DeleteRecordsResponse;
 pub use delete_topics_request::DeleteTopicsRequest;
 pub use delete_topics_response::DeleteTopicsResponse;
+pub use describe_acls_request::DescribeAclsRequest;
+pub use describe_acls_response::DescribeAclsResponse;
+pub use describe_client_quotas_request::DescribeClientQuotasRequest;
+pub use describe_client_quotas_response::DescribeClientQuotasResponse;
 pub use describe_cluster_request::DescribeClusterRequest;
 pub use describe_cluster_response::DescribeClusterResponse;
 pub use describe_configs_request::DescribeConfigsRequest;
 pub use describe_configs_response::DescribeConfigsResponse;
 pub use describe_groups_request::DescribeGroupsRequest;
 pub use describe_groups_response::DescribeGroupsResponse;
+pub use describe_log_dirs_request::DescribeLogDirsRequest;
+pub use describe_log_dirs_response::DescribeLogDirsResponse;
+pub use describe_producers_request::DescribeProducersRequest;
+pub use describe_producers_response::DescribeProducersResponse;
+pub use describe_topic_partitions_request::DescribeTopicPartitionsRequest;
+pub use describe_topic_partitions_response::DescribeTopicPartitionsResponse;
+pub use elect_leaders_request::ElectLeadersRequest;
+pub use elect_leaders_response::ElectLeadersResponse;
 pub use fetch_request::FetchRequest;
 pub use fetch_response::FetchResponse;
 pub use find_coordinator_request::FindCoordinatorRequest;
 pub use find_coordinator_response::FindCoordinatorResponse;
 pub use heartbeat_request::HeartbeatRequest;
 pub use heartbeat_response::HeartbeatResponse;
+pub use incremental_alter_configs_request::IncrementalAlterConfigsRequest;
+pub use incremental_alter_configs_response::IncrementalAlterConfigsResponse;
 pub use init_producer_id_request::InitProducerIdRequest;
 pub use init_producer_id_response::InitProducerIdResponse;
 pub use join_group_request::JoinGroupRequest;
 pub use join_group_response::JoinGroupResponse;
 pub use leave_group_request::LeaveGroupRequest;
 pub use leave_group_response::LeaveGroupResponse;
+pub use list_config_resources_request::ListConfigResourcesRequest;
+pub use list_config_resources_response::ListConfigResourcesResponse;
 pub use list_groups_request::ListGroupsRequest;
 pub use list_groups_response::ListGroupsResponse;
 pub use list_offsets_request::ListOffsetsRequest;
 pub use list_offsets_response::ListOffsetsResponse;
+pub use list_partition_reassignments_request::ListPartitionReassignmentsRequest;
+pub use list_partition_reassignments_response::ListPartitionReassignmentsResponse;
 pub use metadata_request::MetadataRequest;
 pub use metadata_response::MetadataResponse;
 pub use offset_commit_request::OffsetCommitRequest;
 pub use offset_commit_response::OffsetCommitResponse;
+pub use offset_delete_request::OffsetDeleteRequest;
+pub use offset_delete_response::OffsetDeleteResponse;
 pub use offset_fetch_request::OffsetFetchRequest;
 pub use offset_fetch_response::OffsetFetchResponse;
 pub use offset_for_leader_epoch_request::OffsetForLeaderEpochRequest;
@@ -112,46 +164,72 @@ pub use sync_group_response::SyncGroupResponse;
 
 /// Every message of this module, for tools that handle them alike.
 pub static ALL: &[Schema] = &[
+    Schema::of::<AlterConfigsRequest>(),
+    Schema::of::<AlterConfigsResponse>(),
     Schema::of::<ApiVersionsRequest>(),
     Schema::of::<ApiVersionsResponse>(),
     Schema::of::<ConsumerProtocolAssignment>(),
     Schema::of::<ConsumerProtocolSubscription>(),
+    Schema::of::<CreateAclsRequest>(),
+    Schema::of::<CreateAclsResponse>(),
     Schema::of::<CreatePartitionsRequest>(),
     Schema::of::<CreatePartitionsResponse>(),
     Schema::of::<CreateTopicsRequest>(),
     Schema::of::<CreateTopicsResponse>(),
+    Schema::of::<DeleteAclsRequest>(),
+    Schema::of::<DeleteAclsResponse>(),
     Schema::of::<DeleteGroupsRequest>(),
     Schema::of::<DeleteGroupsResponse>(),
     Schema::of::<DeleteRecordsRequest>(),
     Schema::of::<DeleteRecordsResponse>(),
     Schema::of::<DeleteTopicsRequest>(),
     Schema::of::<DeleteTopicsResponse>(),
+    Schema::of::<DescribeAclsRequest>(),
+    Schema::of::<DescribeAclsResponse>(),
+    Schema::of::<DescribeClientQuotasRequest>(),
+    Schema::of::<DescribeClientQuotasResponse>(),
     Schema::of::<DescribeClusterRequest>(),
     Schema::of::<DescribeClusterResponse>(),
     Schema::of::<DescribeConfigsRequest>(),
     Schema::of::<DescribeConfigsResponse>(),
     Schema::of::<DescribeGroupsRequest>(),
     Schema::of::<DescribeGroupsResponse>(),
+    Schema::of::<DescribeLogDirsRequest>(),
+    Schema::of::<DescribeLogDirsResponse>(),
+    Schema::of::<DescribeProducersRequest>(),
+    Schema::of::<DescribeProducersResponse>(),
+    Schema::of::<DescribeTopicPartitionsRequest>(),
+    Schema::of::<DescribeTopicPartitionsResponse>(),
+    Schema::of::<ElectLeadersRequest>(),
+    Schema::of::<ElectLeadersResponse>(),
     Schema::of::<FetchRequest>(),
     Schema::of::<FetchResponse>(),
     Schema::of::<FindCoordinatorRequest>(),
     Schema::of::<FindCoordinatorResponse>(),
     Schema::of::<HeartbeatRequest>(),
     Schema::of::<HeartbeatResponse>(),
+    Schema::of::<IncrementalAlterConfigsRequest>(),
+    Schema::of::<IncrementalAlterConfigsResponse>(),
     Schema::of::<InitProducerIdRequest>(),
     Schema::of::<InitProducerIdResponse>(),
     Schema::of::<JoinGroupRequest>(),
     Schema::of::<JoinGroupResponse>(),
     Schema::of::<LeaveGroupRequest>(),
     Schema::of::<LeaveGroupResponse>(),
+    Schema::of::<ListConfigResourcesRequest>(),
+    Schema::of::<ListConfigResourcesResponse>(),
     Schema::of::<ListGroupsRequest>(),
     Schema::of::<ListGroupsResponse>(),
     Schema::of::<ListOffsetsRequest>(),
     Schema::of::<ListOffsetsResponse>(),
+    Schema::of::<ListPartitionReassignmentsRequest>(),
+    Schema::of::<ListPartitionReassignmentsResponse>(),
     Schema::of::<MetadataRequest>(),
     Schema::of::<MetadataResponse>(),
     Schema::of::<OffsetCommitRequest>(),
     Schema::of::<OffsetCommitResponse>(),
+    Schema::of::<OffsetDeleteRequest>(),
+    Schema::of::<OffsetDeleteResponse>(),
     Schema::of::<OffsetFetchRequest>(),
     Schema::of::<OffsetFetchResponse>(),
     Schema::of::<OffsetForLeaderEpochRequest>(),
