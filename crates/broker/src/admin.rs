@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tramline_log::storage::Storage;
 use tramline_log::{Log, LogConfig, LogError, RecoveryReport};
@@ -322,12 +323,16 @@ impl Admin {
     }
 }
 
-fn log_config(settings: Effective, presize_bytes: u32) -> LogConfig {
+/// What a topic's settings come to for the logs of its partitions.
+pub(crate) fn log_config(settings: Effective, presize_bytes: u32) -> LogConfig {
     LogConfig {
         presize_bytes,
         segment_bytes: u32::try_from(settings.segment_bytes).unwrap_or(i32::MAX as u32).min(i32::MAX as u32),
         index_interval_bytes: settings.index_interval_bytes,
         log_append_time: settings.log_append_time,
+        retention: settings.retention_ms.map(Duration::from_millis),
+        retention_bytes: settings.retention_bytes,
+        segment_age: Some(Duration::from_millis(settings.segment_ms)),
         ..LogConfig::default()
     }
 }

@@ -16,7 +16,7 @@ use crate::config::BrokerConfig;
 use crate::error::{ShutdownError, StartError};
 use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::node::{Advertised, Node, wall_clock};
-use crate::{listener, shutdown, startup};
+use crate::{listener, maintenance, shutdown, startup};
 
 /// Connections the kernel keeps for us before they are accepted.
 const BACKLOG: u32 = 1024;
@@ -165,6 +165,13 @@ impl BrokerHandle {
         connections.spawn(async move {
             tokio::select! {
                 () = groups.keep_time() => {}
+                () = stopping.cancelled() => {}
+            }
+        });
+        let (kept, stopping) = (Arc::clone(&node), node.stopping.clone());
+        connections.spawn(async move {
+            tokio::select! {
+                () = maintenance::keep(kept) => {}
                 () = stopping.cancelled() => {}
             }
         });

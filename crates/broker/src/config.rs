@@ -27,6 +27,11 @@ pub struct BrokerConfig {
     pub(crate) committer_threads: usize,
     pub(crate) reader_threads: usize,
     pub(crate) checkpoint_interval: Duration,
+    pub(crate) background_sync_interval: Duration,
+    pub(crate) retention: Option<Duration>,
+    pub(crate) retention_bytes: Option<u64>,
+    pub(crate) retention_check_interval: Duration,
+    pub(crate) group_log_bytes: u64,
     pub(crate) group_initial_rebalance_delay: Duration,
     pub(crate) group_min_session_timeout: Duration,
     pub(crate) group_max_session_timeout: Duration,
@@ -57,6 +62,11 @@ impl Default for BrokerConfig {
             committer_threads: 4,
             reader_threads: 2,
             checkpoint_interval: Duration::from_secs(1),
+            background_sync_interval: Duration::from_secs(10),
+            retention: Some(Duration::from_hours(7 * 24)),
+            retention_bytes: None,
+            retention_check_interval: Duration::from_mins(5),
+            group_log_bytes: 16 << 20,
             group_initial_rebalance_delay: Duration::ZERO,
             group_min_session_timeout: Duration::from_secs(1),
             group_max_session_timeout: Duration::from_mins(30),
@@ -224,6 +234,46 @@ impl BrokerConfig {
         self
     }
 
+    /// How long records of `acks=1` may wait for a barrier that no producer asks for. Default 10 seconds: what a power
+    /// cut may take of them, and what a start after a crash has to scan.
+    #[must_use]
+    pub fn background_sync_interval(mut self, interval: Duration) -> Self {
+        self.background_sync_interval = interval;
+        self
+    }
+
+    /// How long records of a topic that does not say otherwise are kept (`retention.ms`), by their timestamps and in
+    /// whole segments. `None`: for ever. Default 7 days, as in Kafka.
+    #[must_use]
+    pub fn retention(mut self, age: Option<Duration>) -> Self {
+        self.retention = age;
+        self
+    }
+
+    /// The bytes above which the oldest segments of a partition go, unless its topic says otherwise
+    /// (`retention.bytes`). Default `None`: no limit.
+    #[must_use]
+    pub fn retention_bytes(mut self, bytes: Option<u64>) -> Self {
+        self.retention_bytes = bytes;
+        self
+    }
+
+    /// How often retention looks. Default 5 minutes. Smaller values hold limits more closely.
+    #[must_use]
+    pub fn retention_check_interval(mut self, interval: Duration) -> Self {
+        self.retention_check_interval = interval;
+        self
+    }
+
+    /// The size from which the log of committed offsets and groups is written anew with what is still true of it.
+    /// Default 16 MiB; it is also let grow to four times what it had after the last time. Smaller values start
+    /// faster and write more.
+    #[must_use]
+    pub fn group_log_bytes(mut self, bytes: u64) -> Self {
+        self.group_log_bytes = bytes;
+        self
+    }
+
     /// How long the first join of an empty group waits for more members. Default 0: a single reader starts at
     /// once; members that join together see a second rebalance.
     #[must_use]
@@ -266,6 +316,8 @@ impl BrokerConfig {
             ("max_message_bytes", self.max_message_bytes > 0),
             ("mailbox_bytes", self.mailbox_bytes > 0),
             ("presize_bytes", self.presize_bytes > 0),
+            ("background_sync_interval", !self.background_sync_interval.is_zero()),
+            ("retention_check_interval", !self.retention_check_interval.is_zero()),
             ("writer_threads", self.writer_threads > 0),
             ("committer_threads", self.committer_threads > 0),
             ("reader_threads", self.reader_threads > 0),

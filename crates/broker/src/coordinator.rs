@@ -5,6 +5,8 @@
 //! into an inbox and worked off by whoever holds, or next takes, the machine's lock, so no thread ever waits for
 //! another's barrier here.
 
+mod rewrite;
+
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -20,8 +22,9 @@ use tramline_wire::{BatchBuilder, Compression, ErrorCode, RecordBatch, Str, Topi
 
 use crate::config::BrokerConfig;
 use crate::engine::Engine;
-use crate::partition::{Done, Failure, Partition, Submission};
+use crate::partition::{Done, Failure, Partition, Submission, Written};
 use crate::topics::Shelf;
+use rewrite::Rewrite;
 
 const READ_STEP: usize = 4 << 20;
 /// How often offsets whose time is over are looked for.
@@ -33,6 +36,12 @@ enum Report {
     Data { seq: Seq, result: Result<(), Failure> },
     /// The append's own barrier is done, or will never be.
     Append { seq: Seq, result: Result<(), Failure> },
+    /// A batch of a rewrite is durable, from this offset on, or will never be.
+    Rewritten(Result<i64, Failure>),
+    /// What a rewrite replaces is in segments of its own.
+    Sealed,
+    /// What a rewrite replaces is gone.
+    Removed,
 }
 
 struct PendingAppend {
@@ -50,6 +59,9 @@ struct State {
     next_token: u64,
     appends: VecDeque<PendingAppend>,
     stopped: bool,
+    rewrite: Rewrite,
+    /// The size of the log after the last rewrite.
+    rewritten_bytes: u64,
 }
 
 pub(crate) struct GroupCoordinator {
@@ -59,6 +71,8 @@ pub(crate) struct GroupCoordinator {
     timer: Notify,
     engine: Arc<Engine>,
     log: Arc<Partition>,
+    /// Bytes from which a rewrite is worth it.
+    rewrite_from: u64,
     shelf: Arc<Shelf>,
     start: std::time::Instant,
     clock: fn() -> i64,
@@ -101,6 +115,8 @@ impl GroupCoordinator {
             next_token: 0,
             appends: VecDeque::new(),
             stopped: false,
+            rewrite: Rewrite::Idle,
+            rewritten_bytes: 0,
         };
         let coordinator = Arc::new_cyclic(|this| Self {
             this: this.clone(),
@@ -109,6 +125,7 @@ impl GroupCoordinator {
             timer: Notify::new(),
             engine,
             log,
+            rewrite_from: config.group_log_bytes,
             shelf,
             start: std::time::Instant::now(),
             clock,
@@ -209,7 +226,8 @@ impl GroupCoordinator {
                         let Some(partition) = topics.partition(&commit.topic_partition) else { continue };
                         if commit.offset > 0 {
                             waiting += 1;
-                            let done = self.report(move |result| Report::Data { seq, result });
+                            let done =
+                                self.report(move |result| Report::Data { seq, result: result.map(drop) });
                             self.engine
                                 .submit(partition, Submission::WhenDurable { offset: commit.offset, done });
                         }
@@ -230,6 +248,12 @@ impl GroupCoordinator {
 
     /// Submits appends in their order, as far as the data they commit is durable.
     fn submit_ready(&self, state: &mut State) {
+        if state.rewrite == Rewrite::Due {
+            if state.appends.iter().any(|append| append.submitted) {
+                return;
+            }
+            self.begin_rewrite(state);
+        }
         for append in state.appends.iter_mut().filter(|append| !append.submitted) {
             if append.result.is_none() && append.waiting > 0 {
                 return;
@@ -241,7 +265,7 @@ impl GroupCoordinator {
             match encode(std::mem::take(&mut append.records), (self.clock)()) {
                 Ok(batch) => {
                     let seq = append.seq;
-                    let done = self.report(move |result| Report::Append { seq, result });
+                    let done = self.report(move |result| Report::Append { seq, result: result.map(drop) });
                     self.engine
                         .submit(&self.log, Submission::Append { batch, forced: true, done, room: None });
                 }
@@ -254,23 +278,23 @@ impl GroupCoordinator {
     }
 
     /// A callback for the log's threads: reports once, also when it is dropped unused.
-    fn report(&self, make: impl FnOnce(Result<(), Failure>) -> Report + Send + 'static) -> Done {
-        struct Reporter<F: FnOnce(Result<(), Failure>) -> Report>(Weak<GroupCoordinator>, Option<F>);
-        impl<F: FnOnce(Result<(), Failure>) -> Report> Reporter<F> {
-            fn send(&mut self, result: Result<(), Failure>) {
+    fn report(&self, make: impl FnOnce(Result<Written, Failure>) -> Report + Send + 'static) -> Done {
+        struct Reporter<F: FnOnce(Result<Written, Failure>) -> Report>(Weak<GroupCoordinator>, Option<F>);
+        impl<F: FnOnce(Result<Written, Failure>) -> Report> Reporter<F> {
+            fn send(&mut self, result: Result<Written, Failure>) {
                 let Some(make) = self.1.take() else { return };
                 let Some(coordinator) = self.0.upgrade() else { return };
                 coordinator.inbox.lock().unwrap_or_else(PoisonError::into_inner).push_back(make(result));
                 coordinator.pump();
             }
         }
-        impl<F: FnOnce(Result<(), Failure>) -> Report> Drop for Reporter<F> {
+        impl<F: FnOnce(Result<Written, Failure>) -> Report> Drop for Reporter<F> {
             fn drop(&mut self) {
                 self.send(Err(Failure::Storage));
             }
         }
         let mut reporter = Reporter(self.this.clone(), Some(make));
-        Box::new(move |result| reporter.send(result.map(|_| ())))
+        Box::new(move |result| reporter.send(result))
     }
 
     /// Works off the inbox, unless someone holds the machine: they look again after letting go of it.
@@ -286,12 +310,36 @@ impl GroupCoordinator {
             };
             let reports = std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
             for report in reports {
-                note(&mut state, report);
+                self.note(&mut state, report);
             }
             self.submit_ready(&mut state);
             self.settle(&mut state);
+            self.consider_rewrite(&mut state);
             drop(state);
             self.timer.notify_one();
+        }
+    }
+
+    fn note(&self, state: &mut State, report: Report) {
+        let (seq, result, of_data) = match report {
+            Report::Data { seq, result } => (seq, result, true),
+            Report::Append { seq, result } => (seq, result, false),
+            Report::Rewritten(result) => return self.rewritten(state, result),
+            // A failure has closed the log, which the batches behind it tell.
+            Report::Sealed => return,
+            Report::Removed => return self.rewrite_over(state),
+        };
+        let Some(append) = state.appends.iter_mut().find(|append| append.seq == seq) else { return };
+        if !of_data {
+            append.result = Some(result);
+            return;
+        }
+        append.waiting = append.waiting.saturating_sub(1);
+        // What was deleted need not be durable.
+        if let Err(failure) = result
+            && failure != Failure::Deleted
+        {
+            append.result = Some(Err(failure));
         }
     }
 
@@ -311,23 +359,6 @@ impl GroupCoordinator {
             }
             self.see_to_outputs(state);
         }
-    }
-}
-
-fn note(state: &mut State, report: Report) {
-    let (Report::Data { seq, .. } | Report::Append { seq, .. }) = &report;
-    let Some(append) = state.appends.iter_mut().find(|append| append.seq == *seq) else { return };
-    match report {
-        Report::Data { result, .. } => {
-            append.waiting = append.waiting.saturating_sub(1);
-            // What was deleted need not be durable.
-            if let Err(failure) = result
-                && failure != Failure::Deleted
-            {
-                append.result = Some(Err(failure));
-            }
-        }
-        Report::Append { result, .. } => append.result = Some(result),
     }
 }
 

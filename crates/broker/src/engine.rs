@@ -17,7 +17,7 @@ use tracing::error;
 use crate::blocking::{Threads, WorkQueue};
 use crate::metrics::Metrics;
 use crate::partition::{Failure, Partition, Submission};
-use crate::write_actor::Answers;
+use crate::write_actor::{Answers, WriteActor};
 
 type Queue = Arc<WorkQueue<Arc<Partition>>>;
 
@@ -146,6 +146,7 @@ impl Engine {
             return;
         }
         let members = group.len();
+        let log_start = partition.reader.log_start();
         let result = actor.write_group(group, self.leader_epoch, (self.clock)());
         for _ in 0..members {
             self.metrics.batches_waiting.dec();
@@ -159,8 +160,11 @@ impl Engine {
         if let Some(reason) = &result.failed {
             self.fenced(partition, reason);
         }
-        partition.publish(actor.high_watermark());
+        publish(partition, &actor);
         drop(actor);
+        if partition.reader.log_start() != log_start {
+            partition.wake();
+        }
         if result.ask_committer {
             self.ask(partition);
         }
@@ -190,7 +194,7 @@ impl Engine {
         let (ticket, answers) = {
             let mut actor = partition.actor();
             let begun = actor.begin_barrier();
-            partition.publish(actor.high_watermark());
+            publish(partition, &actor);
             begun
         };
         self.give_after_barrier(answers);
@@ -201,7 +205,7 @@ impl Engine {
             Ok(forced) => actor.end_barrier(forced),
             Err(reason) => (actor.barrier_failed(), Err(reason.to_string())),
         };
-        partition.publish(actor.high_watermark());
+        publish(partition, &actor);
         drop(actor);
         match outcome {
             Ok(()) => self.metrics.barriers.add(1),
@@ -230,7 +234,9 @@ impl Engine {
         if actor.is_closed() {
             return;
         }
-        if let Some(Err(reason)) = actor.log().map(tramline_log::Log::checkpoint) {
+        let checkpointed = actor.log().map(tramline_log::Log::checkpoint);
+        publish(partition, &actor);
+        if let Some(Err(reason)) = checkpointed {
             let mut answers = Answers::default();
             actor.fence(&mut answers);
             drop(actor);
@@ -277,4 +283,11 @@ impl Engine {
         }
         self.committer.close();
     }
+}
+
+/// Lets everyone see how far the log has come.
+fn publish(partition: &Partition, actor: &WriteActor) {
+    let (durable, written_down) = actor.durable();
+    partition.note_durable(durable, written_down);
+    partition.publish(actor.high_watermark());
 }

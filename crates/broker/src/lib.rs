@@ -29,6 +29,7 @@ mod engine;
 mod error;
 mod handlers;
 mod listener;
+mod maintenance;
 mod metrics;
 mod node;
 mod partition;

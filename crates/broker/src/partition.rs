@@ -5,10 +5,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tramline_log::{Append, AppendError, LogReader};
+use tramline_log::{Append, AppendError, LogConfig, LogReader};
 use tramline_wire::{TopicPartition, Uuid};
 
 use crate::topic_config::Effective;
@@ -27,6 +27,8 @@ pub(crate) struct Written {
 pub(crate) enum Failure {
     #[error(transparent)]
     Refused(#[from] AppendError),
+    #[error("offset {0} is not between the log start and the high watermark")]
+    OutOfRange(i64),
     #[error("the partition is closed for writing since a storage failure")]
     Storage,
     #[error("the topic was deleted")]
@@ -44,12 +46,31 @@ pub(crate) enum Submission {
     Append { batch: Append, forced: bool, done: Done, room: Option<OwnedSemaphorePermit> },
     /// Done when everything below the offset, or all there is, is durable.
     WhenDurable { offset: i64, done: Done },
+    /// Do something with the log besides appending, after what was queued before it.
+    Change { change: Change, done: Done },
+}
+
+/// What the owner of a log does besides appending. Done with the log start in place of a base offset.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// Remove what is too old or too much.
+    Retain,
+    /// Raise the log start; -1 is the high watermark.
+    DeleteRecords { before: i64 },
+    /// Seal the active segment, so that what is in it can go.
+    Seal,
+    /// Write down what is durable.
+    Checkpoint,
+    /// Work with other sizes, times and stamps from here on.
+    Configure(LogConfig),
 }
 
 impl Submission {
     pub(crate) fn fail(self, failure: Failure) {
         match self {
-            Self::Append { done, .. } | Self::WhenDurable { done, .. } => done(Err(failure)),
+            Self::Append { done, .. } | Self::WhenDurable { done, .. } | Self::Change { done, .. } => {
+                done(Err(failure));
+            }
         }
     }
 }
@@ -64,7 +85,7 @@ pub(crate) struct Mailbox {
 pub(crate) struct Partition {
     pub(crate) id: TopicPartition,
     pub(crate) topic_id: Uuid,
-    pub(crate) settings: Effective,
+    settings: RwLock<Effective>,
     pub(crate) reader: Arc<LogReader>,
     mailbox: Mutex<Mailbox>,
     room: Arc<Semaphore>,
@@ -76,6 +97,8 @@ pub(crate) struct Partition {
     watchers: Mutex<HashMap<u64, Arc<Notify>>>,
     next_watcher: AtomicU64,
     last_checkpoint: AtomicI64,
+    durable: AtomicI64,
+    written_down: AtomicI64,
 }
 
 impl std::fmt::Debug for Partition {
@@ -96,12 +119,15 @@ impl Partition {
         Self {
             id,
             topic_id,
-            settings,
+            settings: RwLock::new(settings),
             reader: actor.reader(),
             mailbox: Mutex::default(),
             room: Arc::new(Semaphore::new(room_bytes)),
             room_bytes,
             high_watermark: AtomicI64::new(actor.high_watermark()),
+            // As opening a log leaves it.
+            durable: AtomicI64::new(actor.high_watermark()),
+            written_down: AtomicI64::new(actor.high_watermark()),
             actor: Mutex::new(actor),
             fenced: AtomicBool::new(false),
             deleted: AtomicBool::new(false),
@@ -127,6 +153,32 @@ impl Partition {
         }
     }
 
+    /// The settings in force.
+    pub(crate) fn settings(&self) -> Effective {
+        *self.settings.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The settings that requests are checked with; the log's own go to the write actor.
+    pub(crate) fn set_settings(&self, settings: Effective) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+    }
+
+    /// Notes how far the log is durable, and how far a start would know it.
+    pub(crate) fn note_durable(&self, durable: i64, written_down: i64) {
+        self.durable.store(durable, Ordering::Relaxed);
+        self.written_down.store(written_down, Ordering::Relaxed);
+    }
+
+    /// Everything below this is durable; a glance that may be a moment old.
+    pub(crate) fn durable(&self) -> i64 {
+        self.durable.load(Ordering::Relaxed)
+    }
+
+    /// Everything below this is known to be durable to the next start; a glance that may be a moment old.
+    pub(crate) fn written_down(&self) -> i64 {
+        self.written_down.load(Ordering::Relaxed)
+    }
+
     /// Wall-clock milliseconds of the last checkpoint; 0 before the first.
     pub(crate) fn last_checkpoint(&self) -> i64 {
         self.last_checkpoint.load(Ordering::Relaxed)
@@ -134,6 +186,11 @@ impl Partition {
 
     pub(crate) fn set_last_checkpoint(&self, now: i64) {
         self.last_checkpoint.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether a storage failure has closed the partition for writing.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Acquire)
     }
 
     /// Returns whether this is news.
@@ -147,7 +204,8 @@ impl Partition {
         self.wake();
     }
 
-    fn wake(&self) {
+    /// Makes everyone who waits look again: also when the log start has moved.
+    pub(crate) fn wake(&self) {
         for watcher in self.watchers.lock().unwrap_or_else(PoisonError::into_inner).values() {
             watcher.notify_one();
         }

@@ -14,7 +14,7 @@ use crate::error::{ShutdownError, StartError};
 use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::node::Node;
 use crate::routes::{self, Call, Reply, Started};
-use crate::{shutdown, startup};
+use crate::{maintenance, shutdown, startup};
 
 /// What came back for a request frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +88,13 @@ impl SteppedBroker {
     /// Does the next barrier that is asked for, and releases who waited for it; false when none is.
     pub fn step_committer(&self) -> bool {
         self.node.engine.step_committer()
+    }
+
+    /// Asks for what happens from time to time by itself: barriers nobody waits for, and what retention removes. The
+    /// steps that follow do it.
+    pub fn maintain(&self) {
+        maintenance::sync_all(&self.node);
+        maintenance::retain_all(&self.node);
     }
 
     /// Steps until nothing is left to do.

@@ -56,6 +56,7 @@ pub(crate) struct Setting {
 }
 
 const LONG_MAX: &str = "9223372036854775807";
+const SEGMENT_MS: i64 = 604_800_000;
 const INT_MAX: i64 = i32::MAX as i64;
 const ANY_INT: Kind = Kind::Int { min: 0, max: INT_MAX };
 
@@ -115,6 +116,8 @@ pub(crate) fn default_value(setting: &Setting, broker: &BrokerConfig) -> String 
     match setting.name {
         "max.message.bytes" => broker.max_message_bytes.to_string(),
         "segment.bytes" => broker.segment_bytes.to_string(),
+        "retention.ms" => broker.retention.map_or_else(|| "-1".to_owned(), |age| age.as_millis().to_string()),
+        "retention.bytes" => broker.retention_bytes.map_or_else(|| "-1".to_owned(), |n| n.to_string()),
         _ => setting.default.to_owned(),
     }
 }
@@ -129,6 +132,10 @@ pub(crate) struct Effective {
     pub(crate) log_append_time: bool,
     pub(crate) timestamp_before_max_ms: i64,
     pub(crate) timestamp_after_max_ms: i64,
+    /// `None`: no limit, as for topics whose policy is not to delete.
+    pub(crate) retention_ms: Option<u64>,
+    pub(crate) retention_bytes: Option<u64>,
+    pub(crate) segment_ms: u64,
 }
 
 impl Effective {
@@ -141,7 +148,17 @@ impl Effective {
         let max_message =
             number("max.message.bytes", i64::try_from(broker.max_message_bytes).unwrap_or(i64::MAX));
         let segment = number("segment.bytes", i64::try_from(broker.segment_bytes).unwrap_or(i64::MAX));
+        let deletes = text("cleanup.policy").is_none_or(|policy| policy.split(',').any(|p| p == "delete"));
+        // -1 is no limit.
+        let limit = |name: &str, default: Option<u64>| match overrides.get(name) {
+            Some(value) => value.parse().ok(),
+            None => default,
+        };
+        let kept_ms = broker.retention.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         Self {
+            retention_ms: limit("retention.ms", kept_ms).filter(|_| deletes),
+            retention_bytes: limit("retention.bytes", broker.retention_bytes).filter(|_| deletes),
+            segment_ms: number("segment.ms", SEGMENT_MS).unsigned_abs(),
             max_message_bytes: usize::try_from(max_message).unwrap_or(usize::MAX),
             segment_bytes: u64::try_from(segment).unwrap_or(u64::MAX),
             index_interval_bytes: u32::try_from(number("index.interval.bytes", 4096)).unwrap_or(4096),

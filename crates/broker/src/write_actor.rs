@@ -6,9 +6,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use tokio::sync::OwnedSemaphorePermit;
 use tramline_log::{Append, AppendOutcome, DurabilityGate, Forced, Log, LogReader, SyncTicket};
 
-use crate::partition::{Done, Failure, Submission, Written};
+use crate::partition::{Change, Done, Failure, Submission, Written};
 
 /// What is owed to someone once everything below `next` is durable.
 struct Waiting {
@@ -35,6 +36,14 @@ impl Answers {
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
+}
+
+/// Appends of a group that no change stands between.
+#[derive(Default)]
+struct Queued {
+    batches: Vec<Append>,
+    members: Vec<(bool, Done, usize)>,
+    room: Vec<OwnedSemaphorePermit>,
 }
 
 /// Whether the committer knows of this partition.
@@ -96,31 +105,30 @@ impl WriteActor {
             result.refused = group.len();
             for submission in group {
                 match submission {
-                    Submission::Append { done, .. } | Submission::WhenDurable { done, .. } => {
-                        result.answers.push(done, Err(failure.clone()));
-                    }
+                    Submission::Append { done, .. }
+                    | Submission::WhenDurable { done, .. }
+                    | Submission::Change { done, .. } => result.answers.push(done, Err(failure.clone())),
                 }
             }
             return result;
         }
-        let mut batches = Vec::with_capacity(group.len());
-        let mut members = Vec::with_capacity(group.len());
-        let mut room = Vec::with_capacity(group.len());
+        let mut queued = Queued::default();
         let mut barriers = Vec::new();
         for submission in group {
             match submission {
-                Submission::Append { batch, forced, done, room: held } => {
-                    members.push((forced, done, batch.bytes().len()));
-                    batches.push(batch);
-                    room.extend(held);
+                Submission::Append { batch, forced, done, room } => {
+                    queued.members.push((forced, done, batch.bytes().len()));
+                    queued.batches.push(batch);
+                    queued.room.extend(room);
                 }
                 Submission::WhenDurable { offset, done } => barriers.push((offset, done)),
+                Submission::Change { change, done } => {
+                    self.append(std::mem::take(&mut queued), epoch, now, &mut result);
+                    self.change(&change, done, now, &mut result);
+                }
             }
         }
-        if !batches.is_empty() {
-            self.append(batches, members, epoch, now, &mut result);
-        }
-        drop(room);
+        self.append(queued, epoch, now, &mut result);
         for (offset, done) in barriers {
             let next = offset.min(self.reader.log_end());
             self.settle(next, true, Written { base_offset: next, log_append_time: -1 }, done, &mut result);
@@ -132,14 +140,64 @@ impl WriteActor {
         result
     }
 
-    fn append(
-        &mut self,
-        batches: Vec<Append>,
-        members: Vec<(bool, Done, usize)>,
-        epoch: i32,
-        now: i64,
-        result: &mut GroupResult,
-    ) {
+    /// Does what is not an append. A storage failure closes the partition like one of an append.
+    fn change(&mut self, change: &Change, done: Done, now: i64, result: &mut GroupResult) {
+        if let Some(failure) = self.closed() {
+            result.answers.push(done, Err(failure));
+            return;
+        }
+        let high_watermark = self.gate.high_watermark();
+        if let Change::DeleteRecords { before } = change
+            && !(-1..=high_watermark).contains(before)
+        {
+            result.answers.push(done, Err(Failure::OutOfRange(*before)));
+            return;
+        }
+        let Some(log) = &mut self.log else {
+            result.answers.push(done, Err(Failure::Storage));
+            return;
+        };
+        let changed = match change {
+            Change::Retain => {
+                log.expire_producers(now);
+                log.enforce_retention(now).map(drop)
+            }
+            Change::DeleteRecords { before: -1 } => log.delete_records(high_watermark).map(drop),
+            Change::DeleteRecords { before } => log.delete_records(*before).map(drop),
+            Change::Seal => log.seal_active(),
+            Change::Checkpoint => log.checkpoint(),
+            Change::Configure(config) => log.set_config(config.clone()),
+        };
+        match changed {
+            Ok(()) => {
+                // A change may have forced the log itself.
+                let durable = log.barriered_up_to();
+                self.barriered(durable, &mut result.answers);
+                let written = Written { base_offset: self.reader.log_start(), log_append_time: -1 };
+                result.answers.push(done, Ok(written));
+            }
+            Err(error) => {
+                result.failed = Some(error.to_string());
+                result.answers.push(done, Err(Failure::Storage));
+                self.fence(&mut result.answers);
+            }
+        }
+    }
+
+    fn append(&mut self, queued: Queued, epoch: i32, now: i64, result: &mut GroupResult) {
+        // The room is given back when this is over.
+        let Queued { batches, members, room: _room } = queued;
+        if batches.is_empty() {
+            return;
+        }
+        if let Some(failure) = self.closed() {
+            // A change in the same group has failed.
+            result.refused += members.len();
+            for (_, done, _) in members {
+                result.answers.push(done, Err(failure.clone()));
+            }
+            return;
+        }
         let outcomes = match &mut self.log {
             Some(log) => log.append_group(batches, epoch, now).map_err(|error| error.to_string()),
             None => Err("the log is closed".to_owned()),
@@ -279,6 +337,12 @@ impl WriteActor {
         for Waiting { done, .. } in self.waiting.drain(..) {
             answers.push(done, Err(failure.clone()));
         }
+    }
+
+    /// How far the log is durable, and how far a start would know it.
+    pub(crate) fn durable(&self) -> (i64, i64) {
+        let log = self.log.as_ref();
+        log.map_or((i64::MAX, i64::MAX), |log| (log.barriered_up_to(), log.checkpointed_up_to()))
     }
 
     /// Whether nothing is written any more.

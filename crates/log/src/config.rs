@@ -37,8 +37,12 @@ pub struct LogConfig {
     pub log_append_time: bool,
     /// Whole segments are removed while the log is larger than this many bytes. Default `None`: no limit.
     pub retention_bytes: Option<u64>,
-    /// Whole segments are removed when their newest timestamp is older than this. Default `None`: no limit.
+    /// Whole segments are removed when their newest timestamp is older than this. Default `None`: no limit. A segment
+    /// in which no record has a timestamp has no age, and stays.
     pub retention: Option<Duration>,
+    /// The active segment is sealed when its first batch is older than this, so that retention by age can reach its
+    /// records. Default `None`: only a full segment is sealed.
+    pub segment_age: Option<Duration>,
     /// A producer that was silent for this long is forgotten (its next batch is taken with any sequence).
     /// Default 24 hours.
     pub producer_expiration: Duration,
@@ -55,6 +59,7 @@ impl Default for LogConfig {
             log_append_time: false,
             retention_bytes: None,
             retention: None,
+            segment_age: None,
             producer_expiration: Duration::from_secs(24 * 60 * 60),
             recovery: RecoveryMode::default(),
         }

@@ -24,6 +24,8 @@ pub struct Log {
     pub(crate) config: LogConfig,
     pub(crate) reader: Arc<LogReader>,
     pub(crate) active: Arc<Segment>,
+    /// When the first batch of the active segment was written; the far future while there is none.
+    pub(crate) active_since: Timestamp,
     /// The length of the active file, which is ahead of its content.
     pub(crate) file_len: u64,
     pub(crate) producers: ProducerState,
@@ -152,6 +154,12 @@ impl Log {
     #[must_use]
     pub fn barriered_up_to(&self) -> i64 {
         self.barriered
+    }
+
+    /// Everything below this is known to be durable to the next start, whatever happens.
+    #[must_use]
+    pub fn checkpointed_up_to(&self) -> i64 {
+        self.persisted.mark
     }
 
     /// Idempotent producers whose last batches are remembered.

@@ -8,7 +8,7 @@ use crate::config::Timestamp;
 use crate::error::LogError;
 use crate::log::Log;
 use crate::recovery::{parent_of, snapshot_name};
-use crate::retention::{SegmentFacts, expired, is_old};
+use crate::retention::{SegmentFacts, expired, is_old, is_past};
 use crate::segment::Segment;
 
 impl Log {
@@ -20,7 +20,8 @@ impl Log {
     pub fn enforce_retention(&mut self, now: Timestamp) -> Result<usize, LogError> {
         self.check_fence()?;
         let newest = self.active.published().max_timestamp;
-        if self.active.size() > 0 && is_old(newest, &self.config, now) {
+        let aged = is_past(self.active_since, self.config.segment_age, now);
+        if self.active.size() > 0 && (aged || is_old(newest, &self.config, now)) {
             self.roll()?;
         }
         let segments = self.reader.segments();
@@ -40,6 +41,16 @@ impl Log {
             Some(first_kept) if count > 0 => self.advance_start(first_kept.base_offset),
             _ => Ok(0),
         }
+    }
+
+    /// Seals the active segment, when there is anything in it, so that everything before the log end can be removed
+    /// in whole segments.
+    ///
+    /// # Errors
+    /// [`LogError::Storage`] (fences), [`LogError::Fenced`].
+    pub fn seal_active(&mut self) -> Result<(), LogError> {
+        self.check_fence()?;
+        if self.active.size() > 0 { self.roll() } else { Ok(()) }
     }
 
     /// Raises the log start to `before` (`DeleteRecords`), which the owner keeps at or below the high watermark, and

@@ -80,6 +80,7 @@ pub(crate) fn open(
     // `settle_the_end` leaves at least one segment.
     let active = Arc::clone(&segments[segments.len() - 1]);
     let file_len = active.file.len().map_err(|source| failed("measuring", &active.path, source))?;
+    let active_since = first_written(&active, now)?;
     report.producers = producers.len();
     report.segments = segments.len();
     let reader = LogReader::new(segments, report.log_start, report.log_end, checkpoint.epochs.clone());
@@ -90,6 +91,7 @@ pub(crate) fn open(
         config,
         reader: Arc::new(reader),
         active,
+        active_since,
         file_len,
         producers,
         fence: Fence::default(),
@@ -100,6 +102,17 @@ pub(crate) fn open(
         in_flight: Weak::new(),
     };
     Ok((log, report))
+}
+
+/// When the first batch of a segment was written, as far as its timestamp tells: never in the future.
+fn first_written(segment: &Segment, now: Timestamp) -> Result<Timestamp, LogError> {
+    let mut first = Timestamp::MAX;
+    let found = segment.for_each_header(segment.base_offset, |_, header| {
+        first = if header.max_timestamp < 0 { now } else { header.max_timestamp.min(now) };
+        Ok(false)
+    });
+    found.map_err(|error| failed("reading", &segment.path, io::Error::other(error)))?;
+    Ok(first)
 }
 
 fn failed(action: &'static str, path: &Path, source: io::Error) -> LogError {

@@ -1,5 +1,7 @@
 //! Which segments may go: a pure function.
 
+use std::time::Duration;
+
 use crate::config::{LogConfig, Timestamp};
 
 /// What retention looks at of one segment.
@@ -28,10 +30,13 @@ pub(crate) fn expired(segments: &[SegmentFacts], config: &LogConfig, now: Timest
 
 /// Whether the newest record of a segment is past its time.
 pub(crate) fn is_old(max_timestamp: Timestamp, config: &LogConfig, now: Timestamp) -> bool {
-    config.retention.is_some_and(|retention| {
-        let retention = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
-        now.saturating_sub(max_timestamp) > retention
-    })
+    // Without a timestamp nothing is known of the age.
+    max_timestamp >= 0 && is_past(max_timestamp, config.retention, now)
+}
+
+/// Whether `since` is longer ago than `age`.
+pub(crate) fn is_past(since: Timestamp, age: Option<Duration>, now: Timestamp) -> bool {
+    age.is_some_and(|age| now.saturating_sub(since) > i64::try_from(age.as_millis()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -61,6 +66,13 @@ mod tests {
         let config = LogConfig { retention_bytes: Some(200), ..LogConfig::default() };
         assert_eq!(expired(&facts(3), &config, 0), 2);
         assert_eq!(expired(&facts(1), &config, 0), 1);
+    }
+
+    #[test]
+    fn records_without_a_time_are_of_no_age() {
+        let config = LogConfig { retention: Some(Duration::ZERO), ..LogConfig::default() };
+        let timeless = SegmentFacts { bytes: 1, max_timestamp: -1, removable: true };
+        assert_eq!(expired(&[timeless], &config, i64::MAX), 0);
     }
 
     #[test]

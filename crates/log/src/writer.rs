@@ -12,6 +12,7 @@ use crate::error::{AppendError, LogError};
 use crate::log::Log;
 use crate::producer_state::Verdict;
 use crate::recovery::snapshot_name;
+use crate::retention::is_past;
 use crate::segment::{Published, Segment, file_name};
 use crate::storage::OpenMode;
 
@@ -60,7 +61,7 @@ impl Log {
         for append in group {
             outcomes.push(self.place(append, epoch, now, &mut pending)?);
         }
-        self.flush(&mut pending)?;
+        self.flush(&mut pending, now)?;
         Ok(outcomes)
     }
 
@@ -100,8 +101,8 @@ impl Log {
         }
         let base_offset = pending.next_offset;
         let last_offset = base_offset + i64::from(header.last_offset_delta);
-        if self.must_roll(bytes.len(), last_offset, pending) {
-            self.flush(pending)?;
+        if self.must_roll(bytes.len(), last_offset, now, pending) {
+            self.flush(pending, now)?;
             self.roll()?;
         }
         self.producers.appended(&header, base_offset, max_timestamp, now);
@@ -113,16 +114,17 @@ impl Log {
         Ok(AppendOutcome::Appended { base_offset, last_offset, log_append_time })
     }
 
-    fn must_roll(&self, bytes: usize, last_offset: i64, pending: &Pending) -> bool {
+    fn must_roll(&self, bytes: usize, last_offset: i64, now: Timestamp, pending: &Pending) -> bool {
         let size = self.active.size() + pending.bytes;
         // Also one that has only been opened: its offsets must stay within reach of its base.
         let too_far = last_offset - self.active.base_offset > i64::from(i32::MAX);
         let is_new = pending.next_offset == self.active.base_offset;
-        !is_new && (too_far || size + bytes as u64 > u64::from(self.config.segment_bytes))
+        let aged = is_past(self.active_since, self.config.segment_age, now);
+        !is_new && (too_far || aged || size + bytes as u64 > u64::from(self.config.segment_bytes))
     }
 
     /// Writes what has its offsets, then shows it to readers.
-    fn flush(&mut self, pending: &mut Pending) -> Result<(), LogError> {
+    fn flush(&mut self, pending: &mut Pending, now: Timestamp) -> Result<(), LogError> {
         if pending.batches.is_empty() {
             return Ok(());
         }
@@ -139,6 +141,7 @@ impl Log {
             pending.batches.iter().flat_map(|batch| [&batch.head[..], &batch.bytes[PLACED..]]).collect();
         self.guard("writing", &active.path, active.file.write_at(&parts, pos))?;
         self.dirty.file(&active.path, &active.file);
+        self.active_since = self.active_since.min(now);
         active.publish(|published| {
             for batch in &pending.batches {
                 let at = u32::try_from(published.size).unwrap_or(u32::MAX);
@@ -173,6 +176,7 @@ impl Log {
         self.dirty.rolled();
         let segment = Segment::new(base_offset, path, file, Published::empty(base_offset), Vec::new());
         self.active = Arc::new(segment);
+        self.active_since = Timestamp::MAX;
         self.file_len = 0;
         let mut segments = self.reader.segments().to_vec();
         segments.push(Arc::clone(&self.active));

@@ -12,7 +12,7 @@ use common::{
     NOW, append, append_bytes, assert_contiguous, batch_at, exists, force, open, read_all, segment, segments,
     small,
 };
-use tramline_log::{LogConfig, ReadError};
+use tramline_log::{Append, Log, LogConfig, ReadError};
 
 #[test]
 fn retention_by_size_keeps_the_active_segment_and_raises_the_start() {
@@ -126,4 +126,27 @@ fn a_deleted_log_leaves_no_file() {
     log.delete().unwrap();
     memory.durable_image().shared().list(&common::dir()).unwrap_err();
     assert_eq!(common::decode(slice.read().unwrap()).len(), 40, "who holds a slice finishes it");
+}
+
+#[test]
+fn an_aged_segment_is_sealed_by_the_next_append_and_by_retention() {
+    let storage = common::memory().shared();
+    let config = LogConfig { segment_age: Some(Duration::from_secs(60)), ..small() };
+    let (mut log, _) = open(&storage, &config);
+    append(&mut log, &["a"]);
+    log.append_group(vec![Append::check(common::batch(&["b"])).unwrap()], common::EPOCH, NOW + 60_000)
+        .unwrap();
+    assert_eq!(log.reader().segment_count(), 1);
+    log.append_group(vec![Append::check(common::batch(&["c"])).unwrap()], common::EPOCH, NOW + 60_001)
+        .unwrap();
+    assert_eq!(segments(&*storage), [segment(0), segment(2)]);
+    log.close().unwrap();
+    // The age is known again after a start: from the first batch, whose records are of NOW.
+    let (mut log, _) = Log::open(Arc::clone(&storage), common::dir(), config, NOW + 90_000).unwrap();
+    log.enforce_retention(NOW + 60_000).unwrap();
+    assert_eq!(log.reader().segment_count(), 2);
+    log.enforce_retention(NOW + 60_001).unwrap();
+    assert_eq!(log.reader().segment_count(), 3);
+    log.enforce_retention(NOW + 999_999).unwrap();
+    assert_eq!(log.reader().segment_count(), 3, "an empty segment is of no age");
 }

@@ -99,7 +99,7 @@ async fn submit_one(
         return Err(Refused::code(ErrorCode::InvalidTopicException));
     }
     let records = data.records.unwrap_or_default();
-    let header = validate(&records, partition.settings, version, (node.clock)())?;
+    let header = validate(&records, partition.settings(), version, (node.clock)())?;
     if header.is_transactional() {
         return Err(Refused::code(ErrorCode::InvalidTxnState));
     }
@@ -210,6 +210,7 @@ fn settled(index: i32, log_start: i64, result: Option<Result<Written, Failure>>)
     };
     let code = match &failure {
         Failure::Refused(error) => ErrorCode::from(error.code()),
+        Failure::OutOfRange(_) => ErrorCode::OffsetOutOfRange,
         Failure::Storage => ErrorCode::KafkaStorageError,
         Failure::Deleted => ErrorCode::UnknownTopicOrPartition,
         Failure::Stopping => ErrorCode::NotLeaderOrFollower,

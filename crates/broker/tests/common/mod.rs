@@ -164,18 +164,7 @@ impl Client {
         partition: i32,
         timestamp: i64,
     ) -> ListOffsetsPartitionResponse {
-        let request = ListOffsetsRequest {
-            replica_id: -1,
-            topics: vec![ListOffsetsTopic {
-                name: topic.into(),
-                partitions: vec![ListOffsetsPartition {
-                    partition_index: partition,
-                    current_leader_epoch: -1,
-                    timestamp,
-                }],
-            }],
-            ..ListOffsetsRequest::default()
-        };
+        let request = list_offsets(topic, partition, timestamp);
         self.call(7, &request).await.topics[0].partitions[0].clone()
     }
 }
@@ -236,6 +225,21 @@ pub fn fetch(topic: &str, partition: i32, offset: i64, max_wait_ms: i32, min_byt
             ..FetchTopic::default()
         }],
         ..FetchRequest::default()
+    }
+}
+
+pub fn list_offsets(topic: &str, partition: i32, timestamp: i64) -> ListOffsetsRequest {
+    ListOffsetsRequest {
+        replica_id: -1,
+        topics: vec![ListOffsetsTopic {
+            name: topic.into(),
+            partitions: vec![ListOffsetsPartition {
+                partition_index: partition,
+                current_leader_epoch: -1,
+                timestamp,
+            }],
+        }],
+        ..ListOffsetsRequest::default()
     }
 }
 
