@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tramline_processor::testing::{MemoryLog, MemorySource};
 use tramline_processor::{
     CommitConfiguration, CommitErrorKind, CommitPolicy, ConfigErrorKind, Delivered, Lane, LaneCommitError,
-    LaneStream, PartitionedExt, RunError, StopPolicy, StopReason,
+    LaneStream, PartitionedExt, RunError, StopPolicy,
 };
 use tramline_wire::Record;
 
@@ -553,61 +553,4 @@ async fn a_fencing_token_grows_with_every_record_and_every_assignment() {
     let numbers: Vec<_> = seen.iter().map(|token| (token.generation, token.offset)).collect();
     assert_eq!(numbers, [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]);
     assert!(seen.is_sorted(), "an older owner compares lower, whatever its offset");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stop_timeout_of_for_ever_waits_for_ever() {
-    let log = MemoryLog::new();
-    log.produce_many(&tp(0), 1);
-    let probe = Probe::default();
-    let gate = probe.hold(0, 0);
-    let run = for_each(&log, &[0], |b| b.stop(StopPolicy::Drain, Duration::MAX), probe.handler());
-    settle().await;
-    run.ask_to_stop();
-    tokio::time::sleep(secs(1_000_000)).await;
-    assert!(!run.is_over());
-    gate.cancel();
-    run.stop().await.0.unwrap();
-    assert_eq!(log.committed(&tp(0)), Some(1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stop_timeout_of_zero_waits_for_nobody() {
-    let log = MemoryLog::new();
-    log.produce_many(&tp(0), 1);
-    let probe = Probe::default();
-    probe.hold(0, 0);
-    let run = for_each(&log, &[0], |b| b.stop(StopPolicy::Drain, Duration::ZERO), probe.handler());
-    settle().await;
-    assert!(matches!(run.stop().await.0.unwrap_err(), RunError::StopTimeout { .. }));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lane_tells_why_it_stops() {
-    let log = MemoryLog::new();
-    for partition in 0..3 {
-        log.produce_many(&tp(partition), 1);
-    }
-    let (send, mut ended) = mpsc::unbounded_channel();
-    let processor = move |mut lane: LaneStream| {
-        let send = send.clone();
-        async move {
-            while let Some(record) = lane.next().await {
-                record.done();
-            }
-            send.send((lane.topic_partition().partition, lane.stop_reason(), lane.is_stopping())).unwrap();
-            Ok::<_, String>(())
-        }
-    };
-    let run = lanes(&log, &[0, 1, 2], |b| b, processor);
-    settle().await;
-    run.control.revoke(&[tp(0)]).released().await;
-    run.control.lose(&[tp(1)]);
-    settle().await;
-    let report = run.stop().await.0.unwrap();
-    assert_eq!(ended.recv().await, Some((0, Some(StopReason::Revoke), false)));
-    assert_eq!(ended.recv().await, Some((1, Some(StopReason::Lost), true)));
-    assert_eq!(ended.recv().await, Some((2, Some(StopReason::Shutdown), false)));
-    let told: Vec<_> = report.lanes.iter().map(|lane| lane.reason).collect();
-    assert_eq!(told, [Some(StopReason::Revoke), Some(StopReason::Lost), Some(StopReason::Shutdown)]);
 }

@@ -33,6 +33,9 @@ pub(super) struct LiveLane {
     committed: i64,
 }
 
+/// Partitions with their generations, and when they go in any case.
+type Held = (Vec<(TopicPartition, i32)>, Option<Instant>);
+
 /// What a source, its group and the lanes' processors do, and what must hold of it.
 pub(super) struct World {
     pub run: Run<Chunk<At>>,
@@ -41,7 +44,7 @@ pub(super) struct World {
     /// Generation, position and whether paused.
     pub owned: BTreeMap<TopicPartition, (i32, i64, bool)>,
     /// Held revocations: their partitions with generations, and the deadline.
-    pub held: BTreeMap<RevocationId, (Vec<(TopicPartition, i32)>, Option<Instant>)>,
+    pub held: BTreeMap<RevocationId, Held>,
     pub lanes: BTreeMap<LaneNumber, LiveLane>,
     pub in_flight: Option<CommitRequest>,
     pub committed: BTreeMap<TopicPartition, i64>,

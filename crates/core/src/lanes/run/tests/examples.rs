@@ -278,3 +278,40 @@ fn a_lane_that_fails_after_it_was_lost_is_told_and_ends_nothing() {
     world.answer_commit(None);
     assert_eq!(world.end.as_ref().unwrap().cause, EndCause::LaneFailed(lane), "ours until it is released");
 }
+
+#[test]
+fn a_revocation_during_a_shutdown_brings_the_deadline_forward_and_never_back() {
+    let (mut world, tp, lane) = one_done();
+    world.pull(lane);
+    world.run.handle_shutdown(world.now);
+    world.settle();
+    world.revoke(std::slice::from_ref(&tp), Some(Duration::from_secs(8)));
+    world.advance(Duration::from_secs(6));
+    assert!(world.lanes[&lane].aborted, "in time for its last commit");
+
+    let (mut world, tp, lane) = one_done();
+    world.pull(lane);
+    world.run.handle_shutdown(world.now);
+    world.settle();
+    world.advance(Duration::from_secs(20));
+    world.revoke(&[tp], Some(Duration::from_secs(60)));
+    world.advance(Duration::from_secs(10));
+    assert!(world.lanes[&lane].aborted, "the shutdown's own deadline still holds");
+}
+
+#[test]
+fn a_second_revocation_of_a_partition_takes_the_place_of_the_first() {
+    let (mut world, tp, lane) = one_done();
+    world.pull(lane);
+    world.revoke(std::slice::from_ref(&tp), None);
+    let second = RevocationId(2);
+    world.held.values_mut().for_each(|held| held.0.clear());
+    world.held.insert(second, (vec![(tp.clone(), 1)], None));
+    world.run.handle_revoked(world.now, second, &[tp], None);
+    world.settle();
+    assert_eq!(world.held.keys().collect::<Vec<_>>(), [&second], "the first has nothing left to hold");
+    world.complete(lane, 0);
+    world.end_lane(lane, LaneOutcome::Finished);
+    world.answer_commit(None);
+    assert!(world.held.is_empty());
+}
