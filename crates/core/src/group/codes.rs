@@ -18,6 +18,7 @@ pub(crate) const REBALANCE_IN_PROGRESS: i16 = ErrorCode::RebalanceInProgress.cod
 pub(crate) const GROUP_AUTHORIZATION_FAILED: i16 = ErrorCode::GroupAuthorizationFailed.code();
 pub(crate) const INVALID_REQUEST: i16 = ErrorCode::InvalidRequest.code();
 pub(crate) const NON_EMPTY_GROUP: i16 = ErrorCode::NonEmptyGroup.code();
+pub(crate) const GROUP_SUBSCRIBED_TO_TOPIC: i16 = ErrorCode::GroupSubscribedToTopic.code();
 pub(crate) const GROUP_ID_NOT_FOUND: i16 = ErrorCode::GroupIdNotFound.code();
 pub(crate) const MEMBER_ID_REQUIRED: i16 = ErrorCode::MemberIdRequired.code();
 pub(crate) const GROUP_MAX_SIZE_REACHED: i16 = ErrorCode::GroupMaxSizeReached.code();

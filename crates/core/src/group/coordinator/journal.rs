@@ -4,7 +4,9 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use tramline_wire::Str;
-use tramline_wire::messages::{DeleteGroupsResponse, JoinGroupResponse, OffsetCommitResponse};
+use tramline_wire::messages::{
+    DeleteGroupsResponse, JoinGroupResponse, OffsetCommitResponse, OffsetDeleteResponse,
+};
 
 use super::config::Token;
 use super::output::{CommittedOffset, GroupRecord, Output, Response, Seq};
@@ -17,6 +19,8 @@ pub(super) enum Then {
     Nothing,
     /// Answer a commit.
     Committed { token: Token, response: OffsetCommitResponse },
+    /// Answer a deletion of offsets.
+    OffsetsDeleted { token: Token, response: OffsetDeleteResponse },
     /// The assignments of this generation are stored: hand them out.
     Assigned { group: Str, generation: i32 },
     /// A static member was replaced: answer its Join.

@@ -33,6 +33,7 @@ mod journal;
 mod ledger;
 mod member;
 mod membership;
+mod offset_delete;
 mod offsets;
 mod output;
 mod record;
@@ -131,6 +132,9 @@ impl Coordinator {
             Then::Committed { token, response } => {
                 self.journal.reply(token, Response::OffsetCommit(response));
             }
+            Then::OffsetsDeleted { token, response } => {
+                self.journal.reply(token, Response::OffsetDelete(response));
+            }
             Then::Assigned { group, generation } => {
                 self.with_group(now, &group, |group, cx| group.assigned(cx, generation));
             }
@@ -165,6 +169,11 @@ impl Coordinator {
                     }
                 }
                 self.journal.reply(token, Response::OffsetCommit(response));
+            }
+            Then::OffsetsDeleted { token, .. } => {
+                let response =
+                    tramline_wire::messages::OffsetDeleteResponse { error_code: code, ..Default::default() };
+                self.journal.reply(token, Response::OffsetDelete(response));
             }
             Then::Assigned { group, generation } => {
                 self.with_group(now, &group, |group, cx| group.not_assigned(cx, generation, code));

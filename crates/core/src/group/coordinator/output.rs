@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tramline_wire::TopicPartition;
 use tramline_wire::messages::{
     DeleteGroupsResponse, DescribeGroupsResponse, HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse,
-    ListGroupsResponse, OffsetCommitResponse, OffsetFetchResponse, SyncGroupResponse,
+    ListGroupsResponse, OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse, SyncGroupResponse,
 };
 
 use super::config::Token;
@@ -69,6 +69,7 @@ pub enum Response {
     Leave(LeaveGroupResponse),
     OffsetCommit(OffsetCommitResponse),
     OffsetFetch(OffsetFetchResponse),
+    OffsetDelete(OffsetDeleteResponse),
     ListGroups(ListGroupsResponse),
     DescribeGroups(DescribeGroupsResponse),
     DeleteGroups(DeleteGroupsResponse),
