@@ -12,6 +12,7 @@ use tramline_wire::{ErrorCode, Str, TopicPartition, Uuid};
 
 use crate::catalogue::{Catalogue, Identity, TopicEntry, partition_dir};
 use crate::config::BrokerConfig;
+use crate::config_edit::Edits;
 use crate::partition::Partition;
 use crate::topic_config::{self, Effective};
 use crate::topics::{RESERVED, Shelf, Topic, Topics};
@@ -45,6 +46,13 @@ pub(crate) struct NewTopic {
     /// -1: the broker's default.
     pub(crate) partitions: i32,
     pub(crate) configs: BTreeMap<String, String>,
+}
+
+/// What the logs of a topic have to learn of its new settings.
+#[derive(Debug)]
+pub(crate) struct Altered {
+    pub(crate) partitions: Vec<Arc<Partition>>,
+    pub(crate) settings: Effective,
 }
 
 /// The state behind the admin lock.
@@ -237,6 +245,41 @@ impl Admin {
             Topic { name: topic.name.clone(), id: topic.id, configs: topic.configs.clone(), partitions };
         self.shelf.change(|topics| topics.put(grown));
         Ok(())
+    }
+
+    /// Changes the settings of a topic. Gives what its partitions have to learn; nothing with `validate_only`.
+    pub(crate) fn alter(
+        &mut self,
+        name: &Str,
+        edits: &Edits,
+        validate_only: bool,
+    ) -> Result<Option<Altered>, Refusal> {
+        let topics = self.shelf.now();
+        let Some(topic) = topics.by_name(name).filter(|topic| !topic.is_internal()) else {
+            return Err(Refusal::new(ErrorCode::UnknownTopicOrPartition, "no such topic"));
+        };
+        let configs = edits.apply(&topic.configs, &self.config)?;
+        if validate_only {
+            return Ok(None);
+        }
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.configs.clone_from(&configs);
+        }
+        if let Err(error) = self.save() {
+            if let Some(entry) = self.entries.get_mut(name) {
+                entry.configs.clone_from(&topic.configs);
+            }
+            return Err(Refusal::storage("cannot write the topic list", &error));
+        }
+        let settings = Effective::new(&configs, &self.config);
+        let partitions = topic.partitions.clone();
+        for partition in &partitions {
+            partition.set_settings(settings);
+        }
+        let (name, id) = (topic.name.clone(), topic.id);
+        let altered = Topic { name, id, configs, partitions: partitions.clone() };
+        self.shelf.change(|topics| topics.put(altered));
+        Ok(Some(Altered { partitions, settings }))
     }
 
     /// Deletes a topic: first on the list, then for clients, then its files. Until the files are gone the name stays

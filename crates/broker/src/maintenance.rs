@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use crate::engine::Engine;
 use crate::node::Node;
-use crate::partition::{Change, Partition, Submission};
+use crate::partition::{Change, Failure, Partition, Submission, Written};
 
 /// Runs until it is dropped.
 pub(crate) async fn keep(node: Arc<Node>) {
@@ -57,6 +58,21 @@ pub(crate) fn retain_all(node: &Node) {
 
 fn retain(engine: &Engine, partition: &Arc<Partition>) {
     engine.submit(partition, Submission::Change { change: Change::Retain, done: Box::new(|_| ()) });
+}
+
+/// Hands a change to the partition's write actor and waits until it is made.
+pub(crate) async fn change(
+    engine: &Engine,
+    partition: &Arc<Partition>,
+    change: Change,
+) -> Result<Written, Failure> {
+    let (sender, made) = oneshot::channel();
+    let done = Box::new(move |result| {
+        let _ = sender.send(result);
+    });
+    engine.submit(partition, Submission::Change { change, done });
+    // Dropped unanswered: a bug of ours that has closed the partition.
+    made.await.unwrap_or(Err(Failure::Storage))
 }
 
 fn partitions(node: &Node) -> Vec<Arc<Partition>> {

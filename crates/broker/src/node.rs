@@ -12,6 +12,7 @@ use crate::blocking::Pool;
 use crate::config::BrokerConfig;
 use crate::coordinator::GroupCoordinator;
 use crate::engine::Engine;
+use crate::fetch_sessions::FetchSessions;
 use crate::metrics::Metrics;
 use crate::read_buffers::ReadBuffers;
 use crate::topics::{Shelf, Topics};
@@ -28,12 +29,15 @@ pub(crate) struct Node {
     pub(crate) config: Arc<BrokerConfig>,
     pub(crate) cluster_id: Str,
     pub(crate) node_id: i32,
+    /// The directory of the logs, for tools.
+    pub(crate) log_dir: Str,
     pub(crate) leader_epoch: i32,
     pub(crate) advertised: OnceLock<Advertised>,
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) groups: Arc<GroupCoordinator>,
     pub(crate) readers: Pool,
+    pub(crate) fetch_sessions: FetchSessions,
     pub(crate) read_buffers: Arc<ReadBuffers>,
     pub(crate) metrics: Arc<Metrics>,
     /// No request is started any more, waiting ones are answered.

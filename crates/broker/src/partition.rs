@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tramline_log::{Append, AppendError, LogConfig, LogReader};
-use tramline_wire::{TopicPartition, Uuid};
+use tramline_wire::{ErrorCode, TopicPartition, Uuid};
 
 use crate::topic_config::Effective;
 use crate::write_actor::WriteActor;
@@ -35,6 +35,19 @@ pub(crate) enum Failure {
     Deleted,
     #[error("the broker is stopping")]
     Stopping,
+}
+
+impl Failure {
+    /// What clients are told.
+    pub(crate) fn code(&self) -> ErrorCode {
+        match self {
+            Self::Refused(error) => ErrorCode::from(error.code()),
+            Self::OutOfRange(_) => ErrorCode::OffsetOutOfRange,
+            Self::Storage => ErrorCode::KafkaStorageError,
+            Self::Deleted => ErrorCode::UnknownTopicOrPartition,
+            Self::Stopping => ErrorCode::NotLeaderOrFollower,
+        }
+    }
 }
 
 /// Told once, from a writer's or committer's thread; must not block.

@@ -129,6 +129,8 @@ pub(crate) struct Effective {
     pub(crate) segment_bytes: u64,
     pub(crate) index_interval_bytes: u32,
     pub(crate) compacted: bool,
+    /// Whether old records may be removed.
+    pub(crate) deletes: bool,
     pub(crate) log_append_time: bool,
     pub(crate) timestamp_before_max_ms: i64,
     pub(crate) timestamp_after_max_ms: i64,
@@ -156,6 +158,7 @@ impl Effective {
         };
         let kept_ms = broker.retention.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         Self {
+            deletes,
             retention_ms: limit("retention.ms", kept_ms).filter(|_| deletes),
             retention_bytes: limit("retention.bytes", broker.retention_bytes).filter(|_| deletes),
             segment_ms: number("segment.ms", SEGMENT_MS).unsigned_abs(),

@@ -46,7 +46,7 @@ async fn records_in_every_version() {
         }
     }
     let id = topic_id(&mut client).await;
-    for version in 4..=16 {
+    for version in 4..=17 {
         for isolation_level in [0, 1] {
             for offset in [0, 99] {
                 let mut request = fetch("t", 0, offset, 0, 1);
@@ -62,8 +62,8 @@ async fn records_in_every_version() {
             }
         }
     }
-    for version in 1..=7 {
-        for timestamp in [-2, -1, 0, i64::MAX] {
+    for version in 1..=10 {
+        for timestamp in [-2, -1, 0, i64::MAX, -4, -5] {
             let partition = ListOffsetsPartition { partition_index: 0, current_leader_epoch: -1, timestamp };
             let request = ListOffsetsRequest {
                 replica_id: -1,
@@ -71,7 +71,9 @@ async fn records_in_every_version() {
                 ..ListOffsetsRequest::default()
             };
             let response = client.call(version, &request).await;
-            assert_eq!(response.topics[0].partitions[0].error_code, 0, "list offsets version {version}");
+            let served = timestamp > -4 || version >= 4 - i16::try_from(timestamp).unwrap();
+            let code = if served { 0 } else { 35 };
+            assert_eq!(response.topics[0].partitions[0].error_code, code, "list offsets version {version}");
         }
     }
     for version in 2..=4 {

@@ -208,12 +208,5 @@ fn settled(index: i32, log_start: i64, result: Option<Result<Written, Failure>>)
         // The answer was dropped: a bug of ours that has closed the partition.
         None => Failure::Storage,
     };
-    let code = match &failure {
-        Failure::Refused(error) => ErrorCode::from(error.code()),
-        Failure::OutOfRange(_) => ErrorCode::OffsetOutOfRange,
-        Failure::Storage => ErrorCode::KafkaStorageError,
-        Failure::Deleted => ErrorCode::UnknownTopicOrPartition,
-        Failure::Stopping => ErrorCode::NotLeaderOrFollower,
-    };
-    refused(index, Refused { code, message: Some(failure.to_string()), records: Vec::new() })
+    refused(index, Refused { code: failure.code(), message: Some(failure.to_string()), records: Vec::new() })
 }

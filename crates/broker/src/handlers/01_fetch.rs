@@ -1,11 +1,11 @@
-//! Fetch (1), versions 4 to 16.
+//! Fetch (1), versions 4 to 17.
 //!
 //! Partitions are read in the order of the request, whole batches only, from the batch that holds the offset. The
 //! first batch of the first partition with data is given whole whatever the limits say; after it, what does not fit
 //! stays for the next time. Consumers read below the high watermark. A fetch without enough bytes waits, holding no
 //! part of any file, until a high watermark moves, a topic goes, the time is over, or the broker stops.
-//! From version 13 topics come by id. Gaps: no fetch sessions (every answer says id 0), no followers, no open
-//! transactions, so the last stable offset is the high watermark.
+//! From version 13 topics come by id. Gaps: no followers, no open transactions, so the last stable offset is the high
+//! watermark.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,14 @@ use tramline_wire::messages::fetch_response::{FetchableTopicResponse, PartitionD
 use tramline_wire::messages::{FetchRequest, FetchResponse};
 use tramline_wire::{Compression, ErrorCode, Str, Uuid, batches};
 
+use crate::fetch_sessions::Opened;
 use crate::handlers::{epoch_error, gone};
 use crate::node::Node;
 use crate::partition::{Partition, Watch};
 use crate::read_buffers::ReadBuffers;
 use crate::routes::{Api, Context, api};
 
-pub(crate) const API: Api = api!(FetchRequest, 4..=16, handle);
+pub(crate) const API: Api = api!(FetchRequest, 4..=17, handle);
 
 /// The first version whose topics come by id.
 const IDS_FROM: i16 = 13;
@@ -49,24 +50,29 @@ struct Plan {
     buffers: Arc<ReadBuffers>,
 }
 
-async fn handle(context: Context, request: FetchRequest) -> Result<FetchResponse, String> {
+async fn handle(context: Context, mut request: FetchRequest) -> Result<FetchResponse, String> {
     let node = &*context.node;
-    // No session was ever given out, so none can be continued. Epoch -1 closes one, 0 opens one: both are full.
-    if request.session_epoch > 0 {
-        return Ok(refused_session());
-    }
+    let sessions = &node.fetch_sessions;
+    let by_id = context.version >= IDS_FROM;
+    let opened = match sessions.begin(&mut request, by_id, Instant::now()) {
+        Ok(Opened::Emptied) => return Ok(FetchResponse::default()),
+        Ok(opened) => opened,
+        Err(code) => return Ok(FetchResponse { error_code: code.code(), ..FetchResponse::default() }),
+    };
+    let full = if opened == Opened::Full { request.topics.clone() } else { Vec::new() };
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0))
         .min(node.config.max_fetch_wait);
     let deadline = Instant::now() + wait;
     let plan = Arc::new(plan(node, context.version, request));
-    let response = answer(node, &plan, deadline, !wait.is_zero()).await?;
+    let mut response = answer(node, &plan, deadline, !wait.is_zero()).await?;
     let bytes = response.responses.iter().flat_map(|topic| &topic.partitions);
     node.metrics.record_bytes_out.add(bytes.map(|row| row.records.as_ref().map_or(0, Bytes::len)).sum());
+    match opened {
+        Opened::Full => sessions.open(&full, by_id, Instant::now(), &mut response),
+        Opened::Incremental(id) => sessions.shorten(id, &mut response),
+        Opened::None | Opened::Emptied => {}
+    }
     Ok(response)
-}
-
-fn refused_session() -> FetchResponse {
-    FetchResponse { error_code: ErrorCode::FetchSessionIdNotFound.code(), ..FetchResponse::default() }
 }
 
 fn plan(node: &Node, version: i16, request: FetchRequest) -> Plan {

@@ -1,7 +1,8 @@
-//! ListOffsets (2), versions 1 to 7.
+//! ListOffsets (2), versions 1 to 10.
 //!
-//! -2 the log start, -1 the high watermark, -3 (version 7) the record with the largest timestamp, else the first
-//! record, by offset, whose own timestamp is not before the one asked for. Nothing found is -1 without an error.
+//! -2 the log start, -1 the high watermark, -3 (from 7) the record with the largest timestamp, -4 (from 8) the start
+//! of what is on this disk, which is the log start, -5 (from 9) the end of what is elsewhere, which nothing is, else
+//! the first record, by offset, whose own timestamp is not before the one asked for. Nothing found is -1 without an error.
 //! A partition named twice gets 42. Gaps: other negative times are refused with 35.
 
 use std::collections::HashSet;
@@ -19,7 +20,7 @@ use crate::handlers::{epoch_error, gone};
 use crate::partition::Partition;
 use crate::routes::{Api, Context, api};
 
-pub(crate) const API: Api = api!(ListOffsetsRequest, 1..=7, handle);
+pub(crate) const API: Api = api!(ListOffsetsRequest, 1..=10, handle);
 
 /// The first version whose answer has the leader epoch.
 const EPOCH_FROM: i16 = 4;
@@ -27,6 +28,8 @@ const EPOCH_FROM: i16 = 4;
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 const MAX_TIMESTAMP: i64 = -3;
+const EARLIEST_LOCAL: i64 = -4;
+const LATEST_TIERED: i64 = -5;
 
 async fn handle(context: Context, request: ListOffsetsRequest) -> Result<ListOffsetsResponse, String> {
     let node = &*context.node;
@@ -97,6 +100,8 @@ fn find(
     let timed = match timestamp {
         LATEST => return Ok((limit, -1, leader_epoch)),
         EARLIEST => return Ok((partition.reader.log_start(), -1, leader_epoch)),
+        EARLIEST_LOCAL if version >= 8 => return Ok((partition.reader.log_start(), -1, leader_epoch)),
+        LATEST_TIERED if version >= 9 => return Ok((-1, -1, -1)),
         MAX_TIMESTAMP if version >= 7 => partition.reader.max_timestamp(limit),
         0.. => partition.reader.offset_for_time(timestamp, limit),
         _ => return Err(ErrorCode::UnsupportedVersion),

@@ -1,8 +1,8 @@
 //! DescribeConfigs (32), versions 1 to 4.
 //!
 //! Topics: every setting with its value, where it comes from, and its kind, also those at their defaults. The broker:
-//! the settings that tools look at. Gaps: read only; loggers, client metrics and groups have no settings here;
-//! no documentation texts.
+//! the settings that tools look at, which are read only. Gaps: loggers, client metrics and groups have no settings
+//! here; no documentation texts.
 
 use std::collections::BTreeMap;
 
@@ -93,10 +93,16 @@ fn synonym(name: &str, value: &str, source: i8) -> DescribeConfigsSynonym {
     DescribeConfigsSynonym { name: Str::from(name), value: Some(Str::from(value)), source }
 }
 
+/// A limit as Kafka writes it: -1 for none.
+fn limit(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-1".to_owned(), |value| value.to_string())
+}
+
 fn broker_rows(node: &Node, synonyms: bool) -> Vec<DescribeConfigsResourceResult> {
     let config = &node.config;
     let address = node.advertised();
-    let rows: [(&str, String, i8); 20] = [
+    let kept = config.retention;
+    let rows: [(&str, String, i8); 26] = [
         ("advertised.listeners", format!("PLAINTEXT://{}:{}", address.host, address.port), TEXT),
         ("auto.create.topics.enable", config.auto_create_topics.to_string(), BOOLEAN),
         ("broker.id", node.node_id.to_string(), INT),
@@ -110,9 +116,16 @@ fn broker_rows(node: &Node, synonyms: bool) -> Vec<DescribeConfigsResourceResult
         ),
         ("group.max.session.timeout.ms", config.group_max_session_timeout.as_millis().to_string(), INT),
         ("group.min.session.timeout.ms", config.group_min_session_timeout.as_millis().to_string(), INT),
+        // The version that older tools take the broker's from.
+        ("inter.broker.protocol.version", "4.0-IV3".to_owned(), TEXT),
         ("listeners", format!("PLAINTEXT://{}:{}", address.host, address.port), TEXT),
-        ("log.retention.bytes", "-1".to_owned(), LONG),
-        ("log.retention.ms", "604800000".to_owned(), LONG),
+        ("log.dirs", node.log_dir.to_string(), TEXT),
+        ("log.message.timestamp.type", "CreateTime".to_owned(), TEXT),
+        ("log.retention.bytes", limit(config.retention_bytes), LONG),
+        ("log.retention.check.interval.ms", config.retention_check_interval.as_millis().to_string(), LONG),
+        ("log.retention.hours", limit(kept.map(|age| age.as_secs() / 3600)), INT),
+        ("log.retention.minutes", limit(kept.map(|age| age.as_secs() / 60)), INT),
+        ("log.retention.ms", limit(kept.map(|age| age.as_millis())), LONG),
         ("log.segment.bytes", config.segment_bytes.to_string(), INT),
         ("message.max.bytes", config.max_message_bytes.to_string(), INT),
         ("min.insync.replicas", "1".to_owned(), INT),
