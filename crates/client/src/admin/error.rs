@@ -58,7 +58,39 @@ impl Refusal {
     fn text(&self) -> String {
         match &self.message {
             Some(message) if !message.is_empty() => format!("{message} ({})", self.code),
-            _ => self.code.to_string(),
+            _ => match meaning(self.code) {
+                Some(meaning) => format!("{meaning} ({})", self.code),
+                None => self.code.to_string(),
+            },
         }
+    }
+}
+
+/// What the codes say that brokers send without a message of their own.
+const fn meaning(code: ErrorCode) -> Option<&'static str> {
+    Some(match code {
+        ErrorCode::UnknownTopicOrPartition => "no such topic or partition",
+        ErrorCode::GroupIdNotFound => "no such group",
+        ErrorCode::NonEmptyGroup => "the group has live members",
+        ErrorCode::InvalidGroupId => "not a group's name",
+        ErrorCode::TopicAlreadyExists => "the topic exists",
+        ErrorCode::InvalidTopicException => "not a topic's name",
+        ErrorCode::TopicAuthorizationFailed
+        | ErrorCode::GroupAuthorizationFailed
+        | ErrorCode::ClusterAuthorizationFailed => "not allowed",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_without_a_message_says_what_its_code_means() {
+        let text = |code, message: Option<&str>| Refusal::new(code, message.map(Str::from)).to_string();
+        assert_eq!(text(ErrorCode::NonEmptyGroup, None), "the group has live members (NON_EMPTY_GROUP)");
+        assert_eq!(text(ErrorCode::NonEmptyGroup, Some("busy")), "busy (NON_EMPTY_GROUP)");
+        assert_eq!(text(ErrorCode::CorruptMessage, None), "CORRUPT_MESSAGE");
     }
 }
