@@ -1,6 +1,5 @@
 //! What the command line accepts: one struct a subcommand, with the examples its help ends with.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
@@ -132,8 +131,8 @@ pub struct Serve {
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
     /// The address to listen on [default: 127.0.0.1:9092]
-    #[arg(long, value_name = "ADDR")]
-    pub listen: Option<SocketAddr>,
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
     /// Settings of the broker as TOML; flags win over it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -320,9 +319,9 @@ impl std::str::FromStr for From {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    tramline consume numbers -e                 all that is there, then stop\n  \
-    tramline consume orders -g billing          from the group's commit on, committing what was printed\n  \
-    tramline consume orders --from end -k :     new records as KEY:VALUE\n  \
+    tramline consume numbers -e               all that is there, then stop\n  \
+    tramline consume orders -g billing        from the group's commit on; commits what it printed\n  \
+    tramline consume orders --from end -k :   new records as KEY:VALUE\n  \
     tramline consume orders -e --json | jq .key")]
 pub struct Consume {
     /// The topic
@@ -336,7 +335,7 @@ pub struct Consume {
     /// Stop after N records
     #[arg(short = 'n', long, value_name = "N")]
     pub count: Option<u64>,
-    /// Stop at the ends seen at the start
+    /// Stop at the ends seen at the start; what comes later is not printed
     #[arg(short, long)]
     pub end: bool,
     /// Print the key and SEP before the value

@@ -16,7 +16,7 @@ use tramline::wire::{Record, TopicPartition};
 
 use crate::args::{Consume, From, Global};
 use crate::stop::Stop;
-use crate::{Outcome, cluster};
+use crate::{Outcome, cluster, output};
 
 /// How often a group's offsets are committed while records flow.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
@@ -87,7 +87,7 @@ impl Reading {
                 biased;
                 () = stop.asked() => break,
                 event = next_event(&mut events) => self.handle(consumer, event).await?,
-                batch = consumer.next_batch() => self.print(&batch.map_err(explain)?)?,
+                batch = consumer.next_batch() => self.print(consumer, &batch.map_err(explain)?)?,
                 _ = commit.tick(), if events.is_some() => self.commit(consumer).await?,
                 _ = end.tick(), if self.args.end => {}
             }
@@ -115,7 +115,9 @@ impl Reading {
             }
             Some(Event::Lost { partitions, .. }) => self.forget(&partitions),
             Some(Event::PositionReset { topic_partition, to, from: Some(from), .. }) => {
-                eprintln!("offset {from} of {topic_partition} is not in the log any more: going on at {to}");
+                output::note(format_args!(
+                    "offset {from} of {topic_partition} is not in the log any more: going on at {to}"
+                ));
             }
             _ => {}
         }
@@ -125,7 +127,26 @@ impl Reading {
     async fn note_ends(&mut self, consumer: &Consumer, partitions: &[TopicPartition]) -> Result<()> {
         let ends = if self.args.end { consumer.end_offsets(partitions).await? } else { BTreeMap::new() };
         self.ends.get_or_insert_default().extend(ends);
+        // A partition that came back has a new end, and may have been at rest at the old one.
+        consumer.resume(partitions);
+        if let (None, From::Offset(offset)) = (&self.args.group, self.args.from) {
+            for place in partitions {
+                self.rest(consumer, place, offset);
+            }
+        }
         Ok(())
+    }
+
+    /// Fetches nothing more from a partition whose end is reached: with `-e` what came later is not asked for, and a
+    /// place behind the end is no fault.
+    fn rest(&self, consumer: &Consumer, place: &TopicPartition, next: i64) {
+        if self.end_of(place).is_some_and(|end| next >= end) {
+            consumer.pause([place]);
+        }
+    }
+
+    fn end_of(&self, place: &TopicPartition) -> Option<i64> {
+        self.ends.as_ref()?.get(place).copied()
     }
 
     fn forget(&mut self, partitions: &[TopicPartition]) {
@@ -137,9 +158,14 @@ impl Reading {
         }
     }
 
-    fn print(&mut self, batch: &Fetched) -> Result<()> {
+    fn print(&mut self, consumer: &Consumer, batch: &Fetched) -> Result<()> {
+        let end = self.end_of(&batch.topic_partition).unwrap_or(i64::MAX);
         let mut next = OffsetAndMetadata::new(batch.next_offset).leader_epoch(Some(batch.leader_epoch));
         for record in &batch.records {
+            if record.offset() >= end {
+                next = OffsetAndMetadata::new(record.offset()).leader_epoch(Some(batch.leader_epoch));
+                break;
+            }
             self.printer.print(record)?;
             if self.args.count.is_some_and(|count| self.printer.printed >= count) {
                 next = OffsetAndMetadata::after(record);
@@ -147,6 +173,7 @@ impl Reading {
             }
         }
         self.printer.out.flush()?;
+        self.rest(consumer, &batch.topic_partition, batch.next_offset);
         if self.args.group.is_some() {
             self.done.insert(batch.topic_partition.clone(), next.assigned_in(batch.generation));
         }

@@ -29,8 +29,9 @@ const PARTITIONS: i32 = 6;
 
 /// Where the demo runs: on a broker of its own, or on a cluster that was there before.
 pub struct Stage {
-    folder: TempDir,
+    // Before the folder: dropped in this order, so that nobody writes into a folder that is being removed.
     broker: Option<BrokerProcess>,
+    folder: TempDir,
     config: ClientConfig,
     address: String,
 }
@@ -49,20 +50,33 @@ impl Stage {
             }
         };
         let config = ClientConfig::new(&address).client_id("tramline-demo");
-        Ok(Self { folder, broker, config, address })
+        Ok(Self { broker, folder, config, address })
     }
 
     async fn create_topics(&self) -> Result<()> {
         let admin = Admin::new(self.config.clone());
         let topics = [NewTopic::new(EVENTS, PARTITIONS), NewTopic::new(RESULTS, PARTITIONS)];
+        let (mut made, mut failed) = (Vec::new(), Vec::new());
         for (name, created) in admin.create_topics(topics).await? {
-            if let Err(error) = created {
-                bail!(
-                    "cannot create the topic {name}: {error}; the demo makes its own: tramline topic delete {name}"
-                );
+            match created {
+                Ok(_) => made.push(name),
+                Err(error) => failed.push((name, error)),
             }
         }
-        Ok(())
+        let Some((name, error)) = failed.first() else { return Ok(()) };
+        if !made.is_empty() {
+            // One without the other would stand in the way of the next run.
+            let removed = admin.delete_topics(made).await;
+            removed.context("cannot remove what was made of the demo's topics")?;
+        }
+        let deletions: Vec<String> = failed
+            .iter()
+            .map(|(name, _)| format!("tramline topic delete {name} -b {}", self.address))
+            .collect();
+        bail!(
+            "cannot create the topic {name}: {error}; the demo makes its own, remove those of an earlier run: {}",
+            deletions.join("; ")
+        );
     }
 
     async fn strike(self, keep: bool) -> Result<()> {
@@ -71,11 +85,11 @@ impl Stage {
         }
         if keep {
             let folder: PathBuf = self.folder.keep();
-            eprintln!(
+            output::note(format_args!(
                 "kept {}; look into it: tramline serve --data {}",
                 folder.display(),
                 folder.join("data").display()
-            );
+            ));
         }
         Ok(())
     }
@@ -84,23 +98,36 @@ impl Stage {
 /// Runs the demo and prints its proof.
 pub async fn run(args: Demo, global: &Global, stop: Stop) -> Result<Outcome> {
     let input = input::read(args.input.as_deref())?;
-    let mut stage = Stage::build(global).await?;
-    stage.create_topics().await?;
-    let report = tokio::select! {
-        report = run::run(&mut stage, &input) => report?,
-        () = stop.asked() => {
-            eprintln!("stopped before the end: there is no proof of half a run");
-            return Ok(Outcome::Done);
-        }
+    let built = async {
+        let stage = Stage::build(global).await?;
+        stage.create_topics().await?;
+        anyhow::Ok(stage)
     };
-    stage.strike(args.keep).await?;
+    let report = tokio::select! {
+        stage = built => {
+            let mut stage = stage?;
+            let report = run::run(&mut stage, &input, &stop).await;
+            let struck = stage.strike(args.keep).await;
+            let report = report?;
+            struck?;
+            report
+        }
+        () = stop.asked() => None,
+    };
+    let Some(report) = report else {
+        output::note("stopped before the end: there is no proof of half a run");
+        return Ok(Outcome::Failed);
+    };
     if global.json {
         output::json(&report)?;
     } else {
         view::print_report(&report)?;
     }
     if !report.holds() {
-        eprintln!("error: the proof does not hold ({} aircraft with wrong totals)", report.wrong_totals);
+        output::note(format_args!(
+            "error: the proof does not hold ({} aircraft with wrong totals)",
+            report.wrong_totals
+        ));
         return Ok(Outcome::Failed);
     }
     Ok(Outcome::Done)

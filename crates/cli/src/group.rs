@@ -32,7 +32,7 @@ pub async fn run(args: Group, global: &Global) -> Result<Outcome> {
 async fn list(admin: &Admin, global: &Global) -> Result<Outcome> {
     let groups = admin.list_groups().await?;
     if groups.is_empty() && !global.json {
-        eprintln!("no groups; one begins with its first member: tramline consume TOPIC -g GROUP");
+        output::note("no groups; one begins with its first member: tramline consume TOPIC -g GROUP");
         return Ok(Outcome::Done);
     }
     let mut table = output::table(&["group", "state", "type"], &[]);
@@ -80,7 +80,7 @@ async fn describe(admin: &Admin, global: &Global, group: &str) -> Result<Outcome
         }
         return Ok(Outcome::Done);
     }
-    output::line(&format!("{group}: {}, {} members", found.state, found.members.len()))?;
+    output::line(&format!("{group}: {}, {}", found.state, output::count(found.members.len(), "member")))?;
     let headings = ["topic", "partition", "committed", "end", "lag", "member", "host"];
     let mut table = output::table(&headings, &[1, 2, 3, 4]);
     let number = |number: Option<i64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
@@ -164,7 +164,10 @@ async fn reset(admin: &Admin, global: &Global, group: &str, topic: &str, to: Res
     if let Ok(found) = &description
         && !found.members.is_empty()
     {
-        bail!("{group} has {} live members; stop them first, then reset", found.members.len());
+        bail!(
+            "{group} has {}; stop them first, then reset",
+            output::count(found.members.len(), "live member")
+        );
     }
     let place = match to {
         ResetTo::Start => StartOffset::Earliest,

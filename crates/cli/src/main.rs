@@ -1,5 +1,8 @@
 //! The `tramline` command: parses, runs one subcommand, turns its outcome into an exit status.
 
+// Both panic when their stream takes nothing; `output` does not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod args;
 mod cluster;
 mod consume;
@@ -36,7 +39,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("error: cannot start: {error}");
+            output::note(format_args!("error: cannot start: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -48,7 +51,7 @@ fn main() -> ExitCode {
         // Whoever reads us has had enough (`tramline consume t | head`): that is no failure of ours to report.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", explain::text(&error));
+            output::note(format_args!("error: {}", explain::text(&error)));
             ExitCode::FAILURE
         }
     }
@@ -75,7 +78,11 @@ fn log_to_stderr(verbose: u8) {
         _ => LevelFilter::TRACE,
     };
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let lines =
-        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours).with_target(false);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .with_target(false)
+        // Said on stderr with `eprintln!`, which panics when stderr takes nothing.
+        .log_internal_errors(false);
     tracing_subscriber::registry().with(lines).with(Targets::new().with_default(level)).init();
 }

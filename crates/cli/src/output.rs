@@ -1,5 +1,6 @@
-//! What goes to stdout: lines, JSON lines, tables. Nothing else in this program writes there.
+//! What goes to stdout (lines, JSON lines, tables) and to stderr (notes). Nothing else in this program writes there.
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
@@ -10,6 +11,18 @@ pub fn line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}")?;
     out.flush()
+}
+
+/// Says something on stderr. A stderr that takes nothing, such as a full disk or a closed pipe, costs the text and
+/// nothing else: `eprintln!` would panic, and a broker must not die of a log line.
+pub fn note(text: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// A count with its noun: `1 partition`, `6 partitions`.
+pub fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
 }
 
 /// Prints one compact JSON object on a line of its own.
@@ -46,4 +59,14 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
         };
         kind == Some(ErrorKind::BrokenPipe)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_of_one_has_no_plural() {
+        assert_eq!((count(1, "member"), count(0, "member")), ("1 member".into(), "0 members".into()));
+    }
 }

@@ -1,11 +1,12 @@
 //! `tramline produce`: a record for each line of stdin.
 
 use std::collections::VecDeque;
+use std::io;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use serde::Serialize;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use tramline::client::{Acks, Delivery, Producer, ProducerConfig, ProducerRecord};
 
 use crate::args::{AcksArg, Global, Produce};
@@ -14,6 +15,8 @@ use crate::{Outcome, cluster, output};
 
 /// Deliveries that may be open before the oldest is waited for. The producer bounds the memory; this bounds the list.
 const OPEN: usize = 100_000;
+/// The longest line that is held in memory, in bytes; far above what a broker takes as one record.
+const LONGEST: usize = 64 << 20;
 /// Failures that are printed one by one.
 const SHOWN: u64 = 5;
 
@@ -32,12 +35,14 @@ impl Summary {
         }
     }
 
-    fn fail(&mut self, line: u64, error: &dyn std::error::Error) {
+    fn fail(&mut self, line: u64, error: &dyn std::fmt::Display) {
         self.failed += 1;
         if self.failed <= SHOWN {
-            eprintln!("error: line {line}: {error}");
+            output::note(format_args!("error: line {line}: {error}"));
         } else if self.failed == SHOWN + 1 {
-            eprintln!("error: more records failed; only the first {SHOWN} reasons are shown");
+            output::note(format_args!(
+                "error: more records failed; only the first {SHOWN} reasons are shown"
+            ));
         }
     }
 }
@@ -59,11 +64,15 @@ pub async fn run(args: Produce, global: &Global, stop: Stop) -> Result<Outcome> 
     for number in 1.. {
         line.clear();
         let read = tokio::select! {
-            read = lines.read_until(b'\n', &mut line) => read.context("cannot read stdin")?,
+            read = read_line(&mut lines, &mut line) => read.context("cannot read stdin")?,
             () = stop.asked() => 0,
         };
         if read == 0 {
             break;
+        }
+        if read > line.len() {
+            summary.fail(number, &format_args!("a line of {read} bytes, at most {LONGEST} can be read"));
+            continue;
         }
         match producer.send(record(&args, &line)).await {
             Ok(delivery) => open.push_back((number, delivery)),
@@ -83,6 +92,24 @@ pub async fn run(args: Produce, global: &Global, stop: Stop) -> Result<Outcome> 
     let _ = producer.close().await;
     output::json(&summary)?;
     Ok(if summary.failed == 0 { Outcome::Done } else { Outcome::Failed })
+}
+
+/// Reads up to and with the next line feed and answers how many bytes that took, 0 at the end. What goes over `LONGEST`
+/// is read and not kept, so that input without line feeds does not eat the memory.
+async fn read_line(from: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> io::Result<usize> {
+    let mut read = 0;
+    loop {
+        let available = from.fill_buf().await?;
+        let end = available.iter().position(|&byte| byte == b'\n').map(|at| at + 1);
+        let taken = end.unwrap_or(available.len());
+        let room = LONGEST - line.len();
+        line.extend_from_slice(&available[..taken.min(room)]);
+        from.consume(taken);
+        read += taken;
+        if end.is_some() || taken == 0 {
+            return Ok(read);
+        }
+    }
 }
 
 fn record(args: &Produce, line: &[u8]) -> ProducerRecord {
@@ -109,6 +136,20 @@ fn split<'a>(line: &'a [u8], separator: &[u8]) -> (Option<&'a [u8]>, &'a [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_is_passed_over_and_the_next_is_read() {
+        let mut input = vec![b'x'; LONGEST + 5];
+        input.extend_from_slice(b"\nnext\nlast");
+        let (mut from, mut line) = (input.as_slice(), Vec::new());
+        assert_eq!(read_line(&mut from, &mut line).await.unwrap(), LONGEST + 6);
+        assert_eq!(line.len(), LONGEST);
+        for (read, text) in [(5, &b"next\n"[..]), (4, b"last"), (0, b"")] {
+            line.clear();
+            assert_eq!(read_line(&mut from, &mut line).await.unwrap(), read);
+            assert_eq!(line, text);
+        }
+    }
 
     #[test]
     fn the_key_is_the_text_before_the_first_separator() {

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result, anyhow};
 use serde::Deserialize;
-use tramline::broker::{Broker, BrokerConfig};
+use tramline::broker::{Broker, BrokerConfig, StartError};
 
 use crate::args::Serve;
 use crate::stop::Stop;
@@ -79,7 +79,7 @@ impl File {
 pub async fn run(args: Serve, stop: Stop) -> Result<Outcome> {
     let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
     let listen = match (args.listen, &file.listen) {
-        (Some(address), _) => address.to_string(),
+        (Some(address), _) => address,
         (None, Some(address)) => address.clone(),
         (None, None) => "127.0.0.1:9092".to_owned(),
     };
@@ -89,6 +89,7 @@ pub async fn run(args: Serve, stop: Stop) -> Result<Outcome> {
         .config(file.config())
         .start()
         .await
+        .map_err(explain)
         .with_context(|| format!("cannot serve {}", args.data.display()))?;
     output::line(&format!("listening on {}", broker.local_addr()))?;
     if args.stop_at_eof {
@@ -97,6 +98,14 @@ pub async fn run(args: Serve, stop: Stop) -> Result<Outcome> {
     stop.asked().await;
     broker.shutdown().await.context("the broker did not stop cleanly")?;
     Ok(Outcome::Done)
+}
+
+/// The broker's errors in the words of this command line and its settings file.
+fn explain(error: StartError) -> Error {
+    match error {
+        StartError::Config { name, reason } => anyhow!("setting {}: {reason}", name.replace('_', "-")),
+        error => error.into(),
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::output;
+
 /// Becomes true at the first signal, for everyone who holds a clone.
 #[derive(Debug, Clone)]
 pub struct Stop(CancellationToken);
@@ -22,7 +24,7 @@ impl Stop {
             }
             token.cancel();
             interrupt.recv().await;
-            eprintln!("stopped at once: work that was not finished will be done again");
+            output::note("stopped at once: work that was not finished will be done again");
             std::process::exit(130);
         });
         Ok(stop)

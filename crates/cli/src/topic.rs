@@ -15,22 +15,31 @@ pub async fn run(args: Topic, global: &Global) -> Result<Outcome> {
             let topic = NewTopic::new(name.as_str(), partitions);
             let topic = configs.into_iter().fold(topic, |topic, (key, value)| topic.config(key, value));
             let id = one(admin.create_topics([topic]).await?, &name)?;
-            say(global, &name, partitions, &format!("created {name} with {partitions} partitions, id {id}"))
+            say(global, &name, partitions, &format!("created {name} with {}, id {id}", count(partitions)))
         }
         TopicCommand::List => list(&admin, global).await,
         TopicCommand::Describe { name } => describe(&admin, global, &name).await,
         TopicCommand::Delete { name } => {
             one(admin.delete_topics([name.as_str()]).await?, &name)?;
-            say(global, &name, 0, &format!("deleted {name}"))
+            if global.json {
+                output::json(&serde_json::json!({"topic": name, "deleted": true}))?;
+            } else {
+                output::line(&format!("deleted {name}"))?;
+            }
+            Ok(Outcome::Done)
         }
         TopicCommand::Grow { name, partitions } => {
             admin
                 .create_partitions(name.as_str(), partitions)
                 .await
                 .with_context(|| format!("cannot grow {name}"))?;
-            say(global, &name, partitions, &format!("{name} has {partitions} partitions now"))
+            say(global, &name, partitions, &format!("{name} has {} now", count(partitions)))
         }
     }
+}
+
+fn count(partitions: i32) -> String {
+    output::count(usize::try_from(partitions).unwrap_or_default(), "partition")
 }
 
 /// The outcome of the one topic that was named.
@@ -67,7 +76,7 @@ async fn list(admin: &Admin, global: &Global) -> Result<Outcome> {
         return Ok(Outcome::Done);
     }
     if topics.is_empty() {
-        eprintln!("no topics; make one: tramline topic create NAME");
+        output::note("no topics; make one: tramline topic create NAME");
         return Ok(Outcome::Done);
     }
     let mut table = output::table(&["topic", "partitions", "id"], &[1]);

@@ -30,8 +30,8 @@ impl Totals {
             serde_json::from_slice(event).context("an event is not the JSON of a flight")?;
         Ok(Self {
             flights: self.flights + 1,
-            distance: self.distance + numbers.distance.unwrap_or(0),
-            delay: self.delay + numbers.delay.unwrap_or(0),
+            distance: self.distance.saturating_add(numbers.distance.unwrap_or(0)),
+            delay: self.delay.saturating_add(numbers.delay.unwrap_or(0)),
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Map, Value};
 
 /// A month of real flights (CC0), so that the demo needs no file.
@@ -59,7 +59,7 @@ fn parse(input: impl Read) -> Result<Vec<Event>> {
                     number => Value::from(
                         number
                             .parse::<i64>()
-                            .with_context(|| format!("row {row}: {name} is not a number: {number}"))?,
+                            .map_err(|_| anyhow!("row {row}: {name} is not a whole number: {number}"))?,
                     ),
                 }
             } else {

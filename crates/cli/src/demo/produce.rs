@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tramline::client::{ClientConfig, Delivery, Producer, ProducerConfig, ProducerRecord};
+use tramline::client::{Delivery, Producer, ProducerRecord};
 
 use super::follow::Follow;
 use super::input::Event;
@@ -41,7 +41,7 @@ impl Acked {
 
 /// Sends every event and waits for every acknowledgement.
 pub async fn run(
-    config: &ClientConfig,
+    producer: &Producer,
     topic: &str,
     events: &[Event],
     follow: &Follow,
@@ -49,7 +49,6 @@ pub async fn run(
     released: watch::Receiver<bool>,
     acked: Arc<Acked>,
 ) -> Result<()> {
-    let producer = Producer::new(config.clone(), ProducerConfig::new()).await?;
     let (open, deliveries) = mpsc::channel(16_384);
     let collector = collect(deliveries, acked);
     for event in events {
@@ -70,8 +69,7 @@ pub async fn run(
         }
     }
     drop(open);
-    collector.await.context("the collector of acknowledgements failed")??;
-    Ok(producer.close().await?)
+    collector.await.context("the collector of acknowledgements failed")?
 }
 
 fn collect(mut deliveries: mpsc::Receiver<(u64, Delivery)>, acked: Arc<Acked>) -> JoinHandle<Result<()>> {

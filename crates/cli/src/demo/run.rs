@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tramline::client::{Producer, ProducerConfig};
 use tramline::wire::TopicPartition;
 
 use super::children::{Process, start_member};
@@ -17,12 +18,17 @@ use super::produce::{self, Acked, Pace};
 use super::verify::{Ack, Report, Run, verify};
 use super::view::{self, View};
 use super::{EVENTS, GROUP, PARTITIONS, RESULTS, Stage, replay};
+use crate::stop::Stop;
+use crate::{explain, output};
 
 /// Without a single new result for this long the run is given up; the verifier then says what is missing.
 const STALLED: Duration = Duration::from_secs(120);
 
-/// Runs the job to its end and proves it.
-pub async fn run(stage: &mut Stage, input: &[Event]) -> Result<Report> {
+/// How long the producer may take to send what is left when it is closed.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Runs the job to its end and proves it; `None` when a stop was asked for before there is a proof.
+pub async fn run(stage: &mut Stage, input: &[Event], stop: &Stop) -> Result<Option<Report>> {
     let records = input.len() as u64;
     let follow = Follow::start(&stage.config, RESULTS, PARTITIONS as usize).await?;
     let view = View::new(records, PARTITIONS as usize);
@@ -33,26 +39,44 @@ pub async fn run(stage: &mut Stage, input: &[Event]) -> Result<Report> {
     let acked = Arc::new(Acked::default());
     let (release, released) = watch::channel(false);
     let begun = Instant::now();
-    let config = stage.config.clone();
+    let producer = Producer::new(stage.config.clone(), ProducerConfig::new()).await?;
     let production =
-        produce::run(&config, EVENTS, input, &follow, pace(records), released, Arc::clone(&acked));
+        produce::run(&producer, EVENTS, input, &follow, pace(records), released, Arc::clone(&acked));
     let mut run = Run::default();
     let action = act(stage, &mut members, (&follow, &acked, records), release, &mut run, &view);
     let work = async { tokio::try_join!(production, action).map(drop) };
     // A run that fails half-way is proved all the same: the replay says what is missing.
-    if let Err(error) = watched(work, &acked, &follow, &view).await {
-        view.say(&format!("error: {error:#}"));
-    }
+    let stopped = tokio::select! {
+        result = watched(work, &acked, &follow, &view) => {
+            if let Err(error) = result {
+                view.say(&format!("error: {}", explain::text(&error)));
+            }
+            false
+        }
+        () = stop.asked() => true,
+    };
     run.seconds = follow.seen().last_completion.map_or(begun.elapsed(), |last| last - begun).as_secs_f64();
     view.clear();
+    // Every delivery was awaited by the run, or nobody wants to know any more.
+    let _ = timeout(GOODBYE, producer.close()).await;
 
+    if stopped {
+        for member in members {
+            member.kill().await?;
+        }
+        return Ok(None);
+    }
     for member in members {
         if let Err(error) = member.stop().await {
-            eprintln!("error: {error:#}");
+            output::note(format_args!("error: {}", explain::text(&error)));
         }
     }
     let spinner = view::spinner("replaying both topics against the input");
-    let report = prove(stage, input, &acked.all(), run).await;
+    let acks = acked.all();
+    let report = tokio::select! {
+        report = prove(stage, input, &acks, run) => report.map(Some),
+        () = stop.asked() => Ok(None),
+    };
     spinner.finish_and_clear();
     report
 }

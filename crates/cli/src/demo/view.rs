@@ -41,8 +41,13 @@ impl View {
 
     /// A line above the bars.
     pub fn say(&self, text: &str) {
-        // A terminal that cannot be written to costs nothing but the line.
-        let _ = self.bars.println(text);
+        if self.bars.is_hidden() {
+            // Bars that are not drawn swallow the line, and it may be the only word on what went wrong.
+            output::note(text);
+        } else {
+            // A terminal that cannot be written to costs nothing but the line.
+            let _ = self.bars.println(text);
+        }
     }
 
     /// Draws how far everything is.
