@@ -1,6 +1,7 @@
 //! Developer commands of the workspace: `cargo xtask COMMAND`.
 
 mod codegen;
+mod interop;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +24,17 @@ enum Task {
         /// Write nothing; fail with the names of the files that differ
         #[arg(long)]
         check: bool,
+    },
+    /// Run other projects' clients against our broker
+    Interop {
+        /// The ecosystem (a folder of `interop/`), or `all`
+        name: String,
+        /// Only what is quick
+        #[arg(long)]
+        smoke: bool,
+        /// A built `tramline`; without it one is built in release
+        #[arg(long)]
+        binary: Option<PathBuf>,
     },
     /// Check file lengths, first lines, layers and what else the compiler does not
     Tidy,
@@ -52,6 +64,7 @@ fn run(task: Task) -> Result<()> {
             codegen::Outcome::Done(files) if check => println!("{files} generated files are up to date"),
             codegen::Outcome::Done(files) => println!("{files} files written"),
         },
+        Task::Interop { name, smoke, binary } => interop::run(&root, &name, smoke, binary.as_deref())?,
         Task::Tidy => {
             let (findings, files) = tidy::run(&root)?;
             findings.iter().for_each(|finding| println!("{finding}"));

@@ -250,7 +250,7 @@ def main():
         if status != 0:
             failed += 1
             print(f"FAILED  clean stop on SIGTERM: exit status {status}")
-    print(f"interop: {passed} passed, {failed} failed, {skipped} skipped")
+    print(f"clients: {passed} passed, {failed} failed, {skipped} skipped")
     sys.exit(1 if failed else 0)
 
 

@@ -1,0 +1,155 @@
+"""What every ecosystem's script shares: the broker under test, its checks, the allow-list of skips, the closing line.
+
+An ecosystem is a folder with a `run.py`, called as `run.py PATH-OF-THE-TRAMLINE-BINARY [--smoke]`. It ends with
+`NAME: N passed, N failed, N skipped` and exit status 1 when something failed. `skips.txt` beside it is the allow-list:
+`test name: reason` on each line.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+DEADLINE = 90.0
+SETTINGS = "default-partitions = 4\ngroup-initial-rebalance-delay-ms = 0\n"
+
+
+class Failure(Exception):
+    """A check that did not hold; the text says what was seen."""
+
+
+class Broker:
+    """`tramline serve` as a child on a free port and an own folder; a restart keeps both."""
+
+    def __init__(self, binary, settings=SETTINGS):
+        self.binary, self.address, self.child = os.path.abspath(binary), "127.0.0.1:0", None
+        self.folder = tempfile.mkdtemp(prefix="tramline-interop-")
+        self.settings = os.path.join(self.folder, "settings.toml")
+        with open(self.settings, "w", encoding="utf-8") as file:
+            file.write(settings)
+        self.log = open(os.path.join(self.folder, "broker.log"), "ab")
+        self.start()
+
+    def start(self):
+        command = [self.binary, "serve", "--data", os.path.join(self.folder, "data"),
+                   "--config", self.settings, "--listen", self.address]
+        self.child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        line = self.child.stdout.readline()
+        if not line.startswith("listening on "):
+            raise SystemExit(f"the broker did not come up: {line!r}, see {self.log.name}")
+        self.address = line.split()[-1]
+
+    def kill(self):
+        """Ends the broker as a power cut would, as far as a process can."""
+        self.child.send_signal(signal.SIGKILL)
+        self.child.wait()
+
+    def stop(self):
+        """Asks for a clean stop; the exit status, of which 0 is the only good one."""
+        if self.child.poll() is None:
+            self.child.terminate()
+            try:
+                self.child.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+                self.child.wait()
+                return "none within 20 s of SIGTERM"
+        return self.child.returncode
+
+    def remove(self):
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def skips(name):
+    """The allow-list of an ecosystem: test name to reason."""
+    place = os.path.join(ROOT, "interop", name, "skips.txt")
+    if not os.path.exists(place):
+        return {}
+    with open(place, encoding="utf-8") as file:
+        lines = [line.strip() for line in file if line.strip() and not line.startswith("#")]
+    return {test.strip(): reason.strip() for test, reason in (line.split(": ", 1) for line in lines)}
+
+
+class Suite:
+    """One ecosystem's run: a broker, the counts, and the closing line."""
+
+    def __init__(self, name, tools=()):
+        parser = argparse.ArgumentParser()
+        parser.add_argument("binary", help="path of the tramline binary")
+        parser.add_argument("--smoke", action="store_true", help="only what is quick")
+        parser.add_argument("--only", default="", help="only the checks whose name has this text")
+        parser.add_argument("--keep", action="store_true", help="keep the broker's folder")
+        self.arguments, self.name = parser.parse_args(), name
+        self.smoke, self.passed, self.failed, self.skipped = self.arguments.smoke, 0, 0, 0
+        self.skips, self.broker = skips(name), None
+        self.place = os.path.join(ROOT, "target", "interop", name)
+        os.makedirs(self.place, exist_ok=True)
+        for tool in tools:
+            if shutil.which(tool) is None:
+                self.missing(tool)
+
+    def missing(self, tool):
+        """Ends the run as skipped: this machine lacks what the ecosystem needs."""
+        print(f"skipped: no {tool}")
+        print(f"{self.name}: 0 passed, 0 failed, 1 skipped", flush=True)
+        sys.exit(0)
+
+    def start(self, settings=SETTINGS):
+        self.broker = Broker(self.arguments.binary, settings)
+        return self.broker
+
+    def passes(self, test, note=""):
+        self.passed += 1
+        print(f"ok      {test}{note and f' ({note})'}", flush=True)
+
+    def fails(self, test, why):
+        self.failed += 1
+        print(f"FAILED  {test}: {why}", flush=True)
+
+    def skip(self, test, why):
+        self.skipped += 1
+        print(f"skipped {test}: {why}", flush=True)
+
+    def check(self, test, body):
+        """Runs one check, unless the allow-list or `--only` says otherwise."""
+        if self.arguments.only not in test:
+            return
+        if test in self.skips:
+            self.skip(test, self.skips[test])
+            return
+        begun = time.monotonic()
+        try:
+            note = body()
+        except (Failure, AssertionError, subprocess.TimeoutExpired) as error:
+            self.fails(test, error)
+        else:
+            seconds = f"{time.monotonic() - begun:.1f} s"
+            self.passes(test, f"{note}, {seconds}" if note else seconds)
+
+    def finish(self):
+        """Stops the broker, prints the closing line and leaves."""
+        if self.broker is not None:
+            status = self.broker.stop()
+            if status != 0:
+                self.fails("clean stop on SIGTERM", f"exit status {status}")
+            if self.arguments.keep:
+                print(f"kept: {self.broker.folder}")
+            else:
+                self.broker.remove()
+        print(f"{self.name}: {self.passed} passed, {self.failed} failed, {self.skipped} skipped", flush=True)
+        sys.exit(1 if self.failed else 0)
+
+
+def run(command, **more):
+    """A command's standard output; its failure is a `Failure` with the end of what it said."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=more.pop("timeout", DEADLINE), **more)
+    if done.returncode != 0:
+        said = (done.stdout[-700:] + done.stderr[-1500:]).strip()
+        raise Failure(f"exit status {done.returncode}: {said}")
+    return done.stdout
