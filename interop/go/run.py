@@ -6,9 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from common import Suite, run  # noqa: E402
+from common import SETTINGS, Broker, Relay, Suite, run  # noqa: E402
 
 MODULE = "github.com/twmb/franz-go"
 VERSION = "v1.22.3"
@@ -31,47 +32,87 @@ def prepare():
     return binary, os.path.join(source, "pkg", "kgo")
 
 
-def leaves(results):
-    """The tests that have no subtests of their own."""
-    return {name: how for name, how in results.items() if not any(other.startswith(name + "/") for other in results)}
+def counted(results):
+    """The tests whose outcome is their own: those of which no subtest passed or failed."""
+    parents = {name[:at] for name, how in results.items() if how != "skip" for at, text in enumerate(name) if text == "/"}
+    return {name: how for name, how in results.items() if name not in parents}
+
+
+class Run:
+    """One call of the test binary: outcomes and what each test said, from the runner's own events."""
+
+    def __init__(self, binary, source, wanted, records, log, **more):
+        left_out = "|".join(f"^{re.escape(name)}$" for name, why in suite.skips.items() if why.startswith("not run")) or "^$"
+        environment = {**os.environ, "KGO_SEEDS": suite.broker.address, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": str(records), **more}
+        command = ["go", "tool", "test2json", "-p", "kgo", binary, "-test.v=test2json", "-test.timeout=15m",
+                   f"-test.run={wanted}", f"-test.skip={left_out}"]
+        self.said, self.results, self.wanted = {}, {}, wanted
+        self.log = os.path.join(suite.place, log)
+        self.child = subprocess.Popen(command, cwd=source, env=environment, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True)
+
+    def read(self):
+        with open(self.log, "w", encoding="utf-8") as log:
+            for line in self.child.stdout:
+                event = json.loads(line) if line.startswith("{") else {"Action": "output", "Output": line}
+                name = event.get("Test", "")
+                if event["Action"] == "output":
+                    log.write(event["Output"])
+                    self.said.setdefault(name, []).append(event["Output"])
+                elif event["Action"] == "run":
+                    self.results[name] = "never ended"
+                elif name and event["Action"] in ("pass", "fail", "skip"):
+                    self.results[name] = event["Action"]
+        self.child.wait()
+
+    def report(self, note=""):
+        before = suite.failed
+        for name, how in sorted(counted(self.results).items()):
+            if how == "pass":
+                suite.passed += 1
+            elif how == "skip" and name in suite.skips:
+                suite.skip(name + note, suite.skips[name])
+            elif how == "skip":
+                suite.fails(name + note, "skipped itself, and is not on the allow-list")
+            else:
+                suite.fails(name + note, f"{how}: " + "".join(self.said.get(name, []))[-1500:].strip())
+        if self.child.returncode != 0 and suite.failed == before:
+            suite.fails(f"the run as a whole{note}", "".join(self.said.get("", []))[-3000:])
+
+
+def with_kills(test):
+    """Kills and restarts the broker every three seconds, five times, while the test runs."""
+    for _ in range(5):
+        try:
+            test.wait(timeout=3)
+            return
+        except subprocess.TimeoutExpired:
+            suite.broker.kill()
+            suite.broker.start()
 
 
 def main():
     binary, source = prepare()
-    broker = suite.start()
+    suite.start()
     print(f"franz-go {VERSION}, {run(['go', 'version']).split()[2]}", flush=True)
-    wanted = suite.arguments.only or ("^(" + "|".join(SMOKE) + ")$" if suite.smoke else ".")
-    left_out = "|".join(f"^{re.escape(name)}$" for name in suite.skips if "/" not in name) or "^$"
-    environment = {**os.environ, "KGO_SEEDS": broker.address, "KGO_TEST_RF": "1",
-                   "KGO_TEST_RECORDS": os.environ.get("KGO_TEST_RECORDS", "5000" if suite.smoke else "50000")}
-    command = ["go", "tool", "test2json", "-p", "kgo", binary, "-test.v=test2json", "-test.timeout=15m",
-               f"-test.run={wanted}", f"-test.skip={left_out}"]
-    said, results = {}, {}
-    child = subprocess.Popen(command, cwd=source, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    with open(os.path.join(suite.place, "output.log"), "w", encoding="utf-8") as log:
-        for line in child.stdout:
-            event = json.loads(line) if line.startswith("{") else {"Action": "output", "Output": line}
-            name = event.get("Test", "")
-            if event["Action"] == "output":
-                log.write(event["Output"])
-                said.setdefault(name, []).append(event["Output"])
-            elif event["Action"] == "run":
-                results[name] = "never ended"
-            elif name and event["Action"] in ("pass", "fail", "skip"):
-                results[name] = event["Action"]
-    child.wait()
-    for name, how in sorted(leaves(results).items()):
-        if how == "pass":
-            suite.passed += 1
-        elif how == "skip":
-            suite.skip(name, suite.skips.get(name, "by the test itself: " + "".join(said.get(name, [])[-2:-1]).strip()))
-        else:
-            suite.fails(name, f"{how}: " + "".join(said.get(name, []))[-1500:].strip())
-    for name in sorted(suite.skips):
-        if re.search(wanted, name) and name not in results:
-            suite.skip(name, suite.skips[name])
-    if child.returncode != 0 and suite.failed == 0:
-        suite.fails("the run as a whole", "".join(said.get("", []))[-3000:])
+    every = "^(" + "|".join(SMOKE) + ")$" if suite.smoke else "."
+    run_of_all = Run(binary, source, suite.arguments.only or every, 5_000 if suite.smoke else 20_000, "output.log")
+    run_of_all.read()
+    run_of_all.report()
+    for name, why in sorted(suite.skips.items()):
+        if why.startswith("not run") and re.search(run_of_all.wanted, name):
+            suite.skip(name, why)
+    if not suite.smoke and re.search(suite.arguments.only or ".", "TestGroupETL"):
+        suite.broker.stop()
+        relay = Relay()
+        suite.broker = Broker(suite.arguments.binary, f"{SETTINGS}advertised-port = {relay.port}\n")
+        relay.target = suite.broker.address.split(":")
+        killed = Run(binary, source, "^TestGroupETL$", 20_000, "output-kills.log", KGO_SEEDS=f"127.0.0.1:{relay.port}")
+        reader = threading.Thread(target=killed.read)
+        reader.start()
+        with_kills(killed.child)
+        reader.join()
+        killed.report(" over SIGKILLs of the broker")
     suite.finish()
 
 

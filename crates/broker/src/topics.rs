@@ -23,7 +23,7 @@ pub(crate) struct Topic {
 }
 
 impl Topic {
-    /// Whether the broker itself writes it. Such topics are shown to who asks by name only.
+    /// Whether the broker itself writes it. Clients see such topics marked, and can read them only.
     pub(crate) fn is_internal(&self) -> bool {
         RESERVED.contains(&self.name.as_str())
     }

@@ -230,11 +230,12 @@ async fn deleting_a_topic_deletes_its_committed_offsets() {
 }
 
 #[tokio::test]
-async fn the_offsets_log_is_shown_only_to_who_asks_by_name() {
+async fn the_offsets_log_is_shown_as_internal_to_who_asks_for_all_or_by_name() {
     let stage = Stage::new().await;
     let mut client = stage.client().await;
     let all = client.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() }).await;
-    assert!(all.topics.is_empty());
+    assert!(all.topics.len() == 1 && all.topics[0].is_internal);
+    assert_eq!(all.topics[0].name.as_deref(), Some("__consumer_offsets"));
     let topic = tramline_wire::messages::metadata_request::MetadataRequestTopic {
         name: Some("__consumer_offsets".into()),
         ..Default::default()

@@ -378,7 +378,7 @@ async fn topics_are_fetched_by_id_from_version_13_on() {
     client.create_topic("t", 1).await;
     client.produce("t", 0, 1, batch(&["x"])).await;
     let metadata = client.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() }).await;
-    let id = metadata.topics[0].topic_id;
+    let id = metadata.topics.iter().find(|topic| topic.name.as_deref() == Some("t")).unwrap().topic_id;
     let mut request = fetch("t", 0, 0, 60_000, 1);
     request.topics[0].topic_id = id;
     let response = client.call(16, &request).await;

@@ -1,6 +1,6 @@
 //! Metadata (3), versions 0 to 12.
 //!
-//! No topics in version 0 and null later mean all topics (without the broker's own); an empty list means none.
+//! No topics in version 0 and null later mean all topics, the broker's own marked as internal; an empty list means none.
 //! A topic asked for by name that does not exist is created when broker and request allow it, before the answer,
 //! which names its leader at once. Versions 12 and later may ask by id. One node leads and replicates everything.
 //! Gaps: authorized operations are never given.
@@ -47,7 +47,7 @@ async fn handle(context: Context, request: MetadataRequest) -> Result<MetadataRe
 }
 
 fn all(node: &Node) -> Vec<MetadataResponseTopic> {
-    node.topics().iter().filter(|topic| !topic.is_internal()).map(|topic| row(node, topic)).collect()
+    node.topics().iter().map(|topic| row(node, topic)).collect()
 }
 
 async fn named(

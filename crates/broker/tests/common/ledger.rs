@@ -142,7 +142,8 @@ impl Hand {
     pub fn topic_names(&self) -> BTreeSet<String> {
         let response =
             self.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() }).unwrap();
-        response.topics.iter().map(|topic| topic.name.clone().unwrap().to_string()).collect()
+        let ours = response.topics.iter().filter(|topic| !topic.is_internal);
+        ours.map(|topic| topic.name.clone().unwrap().to_string()).collect()
     }
 }
 
