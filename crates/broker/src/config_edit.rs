@@ -1,6 +1,6 @@
 //! Changing the settings of a topic that exists: what the new settings are, and making them act.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use tramline_wire::{ErrorCode, Str};
 
@@ -9,7 +9,7 @@ use crate::config::BrokerConfig;
 use crate::maintenance;
 use crate::node::Node;
 use crate::partition::Change;
-use crate::topic_config::{self, Kind, SETTINGS, default_value};
+use crate::topic_config::{self, Kind, MAX_VALUE, SETTINGS, default_value};
 
 const TOPIC: i8 = 2;
 
@@ -52,6 +52,11 @@ impl Edits {
                 .iter()
                 .find(|setting| setting.name == name)
                 .ok_or_else(|| invalid(format!("unknown topic setting {name}")))?;
+            if let Edit::Append(items) | Edit::Subtract(items) = edit
+                && items.len() > MAX_VALUE
+            {
+                return Err(invalid(format!("the items of {name} are too long")));
+            }
             let value = match edit {
                 Edit::Remove => {
                     configs.remove(name);
@@ -84,15 +89,21 @@ fn join<'a>(items: impl Iterator<Item = &'a str>) -> String {
     items.filter(|item| !item.is_empty()).collect::<Vec<_>>().join(",")
 }
 
+/// The resources that a request names more than once.
+pub(crate) fn named_twice(keys: &[(i8, Str)]) -> HashSet<(i8, Str)> {
+    let mut seen = HashSet::new();
+    keys.iter().filter(|key| !seen.insert(*key)).cloned().collect()
+}
+
 /// Changes the settings of one resource of a request; answered when they act and are on the disk.
 pub(crate) async fn alter(
     node: &Node,
     key: &(i8, Str),
-    all: &[(i8, Str)],
+    twice: &HashSet<(i8, Str)>,
     edits: Edits,
     validate_only: bool,
 ) -> Result<(), Refusal> {
-    if all.iter().filter(|other| *other == key).count() > 1 {
+    if twice.contains(key) {
         return Err(Refusal::new(ErrorCode::InvalidRequest, "the resource is named twice in the request"));
     }
     if key.0 != TOPIC {

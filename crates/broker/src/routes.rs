@@ -119,6 +119,7 @@ pub(crate) const APIS: &[Api] = &[
     handlers::offset_delete::API,
     handlers::describe_client_quotas::API,
     handlers::describe_cluster::API,
+    handlers::describe_producers::API,
     handlers::list_config_resources::API,
     handlers::describe_topic_partitions::API,
 ];

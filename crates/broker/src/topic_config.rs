@@ -103,11 +103,17 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting("unclean.leader.election.enable", "false", Kind::Boolean),
 ];
 
+/// Bytes of a value at most: all of them are written down together.
+pub(crate) const MAX_VALUE: usize = 8192;
+
 /// Why `value` cannot be the setting `name`; `None` when it can.
 pub(crate) fn refusal(name: &str, value: &str) -> Option<String> {
     let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
         return Some(format!("unknown topic setting {name}"));
     };
+    if value.len() > MAX_VALUE {
+        return Some(format!("a value of {name} has at most {MAX_VALUE} bytes"));
+    }
     (!setting.kind.accepts(value)).then(|| format!("invalid value {value:?} for topic setting {name}"))
 }
 

@@ -13,6 +13,7 @@ use tramline_wire::messages::delete_acls_request::DeleteAclsFilter;
 use tramline_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use tramline_wire::messages::describe_configs_request::DescribeConfigsResource;
 use tramline_wire::messages::describe_log_dirs_request::DescribableLogDirTopic;
+use tramline_wire::messages::describe_producers_request::TopicRequest as ProducersOf;
 use tramline_wire::messages::describe_topic_partitions_request::{Cursor, TopicRequest};
 use tramline_wire::messages::elect_leaders_request::TopicPartitions;
 use tramline_wire::messages::incremental_alter_configs_request as incremental;
@@ -25,7 +26,7 @@ use tramline_wire::messages::offset_delete_request::{
 use tramline_wire::messages::offset_fetch_request::OffsetFetchRequestTopic;
 use tramline_wire::messages::{
     AlterConfigsRequest, CreateAclsRequest, DeleteAclsRequest, DeleteRecordsRequest, DescribeAclsRequest,
-    DescribeClientQuotasRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
+    DescribeClientQuotasRequest, DescribeConfigsRequest, DescribeLogDirsRequest, DescribeProducersRequest,
     DescribeTopicPartitionsRequest, ElectLeadersRequest, IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest, ListPartitionReassignmentsRequest, OffsetCommitRequest, OffsetDeleteRequest,
     OffsetFetchRequest,
@@ -297,4 +298,21 @@ async fn what_is_not_there_is_told_so_that_tools_go_on() {
         let expected: &[(i8, &str)] = if version == 0 { &[] } else { &[(2, "t"), (4, "1")] };
         assert_eq!(found, expected);
     }
+}
+
+#[tokio::test]
+async fn the_producers_of_a_partition_are_told() {
+    let stage = Stage::new().await;
+    let mut client = stage.client().await;
+    client.create_topic("t", 1).await;
+    for sequence in [0, 2] {
+        let row = client.produce("t", 0, -1, common::sequenced(&["a", "b"], 5, 1, sequence)).await;
+        assert_eq!(row.error_code, 0);
+    }
+    let topic = ProducersOf { name: "t".into(), partition_indexes: vec![0, 1] };
+    let response = client.call(0, &DescribeProducersRequest { topics: vec![topic] }).await;
+    let rows = &response.topics[0].partitions;
+    let found = &rows[0].active_producers[0];
+    assert_eq!((found.producer_id, found.producer_epoch, found.last_sequence), (5, 1, 3));
+    assert_eq!(rows[1].error_code, 3);
 }

@@ -69,23 +69,23 @@ async fn b158_an_unknown_version_of_api_versions_is_answered_in_its_oldest_form(
     let frame = client.frame().await.unwrap();
     let (id, response) = decode_response::<ApiVersionsRequest>(frame, 0).unwrap();
     assert_eq!((id, response.error_code), (7, ErrorCode::UnsupportedVersion.code()));
-    assert_eq!(response.api_keys.len(), 22);
+    assert_eq!(response.api_keys.len(), 36);
     let again = client.call(4, &ApiVersionsRequest::default()).await;
     assert_eq!(again.error_code, 0, "the connection goes on");
 }
 
 #[tokio::test]
-async fn the_versions_advertised_are_those_of_the_first_stage() {
+async fn the_versions_advertised_are_those_that_are_served() {
     let stage = Stage::new().await;
     let mut client = stage.client().await;
     let expected = [
         (0, 0, 11),
-        (1, 4, 16),
-        (2, 1, 7),
-        (3, 0, 12),
+        (1, 4, 17),
+        (2, 1, 10),
+        (3, 0, 13),
         (8, 2, 9),
         (9, 1, 9),
-        (10, 0, 4),
+        (10, 0, 5),
         (11, 0, 9),
         (12, 0, 4),
         (13, 0, 5),
@@ -95,12 +95,26 @@ async fn the_versions_advertised_are_those_of_the_first_stage() {
         (18, 0, 4),
         (19, 2, 7),
         (20, 1, 6),
-        (22, 0, 4),
+        (21, 0, 2),
+        (22, 0, 5),
         (23, 2, 4),
+        (29, 1, 3),
+        (30, 1, 3),
+        (31, 1, 3),
         (32, 1, 4),
+        (33, 0, 2),
+        (35, 1, 4),
         (37, 0, 3),
         (42, 0, 2),
-        (60, 0, 1),
+        (43, 0, 2),
+        (44, 0, 1),
+        (46, 0, 0),
+        (47, 0, 0),
+        (48, 0, 1),
+        (60, 0, 2),
+        (61, 0, 0),
+        (74, 0, 1),
+        (75, 0, 0),
     ];
     for version in 0..=4 {
         let request = ApiVersionsRequest {

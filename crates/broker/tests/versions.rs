@@ -21,8 +21,8 @@ use tramline_wire::messages::offset_for_leader_epoch_request::{
 };
 use tramline_wire::messages::{
     CreatePartitionsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-    ListOffsetsRequest, MetadataRequest, OffsetCommitRequest, OffsetFetchRequest,
-    OffsetForLeaderEpochRequest,
+    FindCoordinatorRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest, OffsetCommitRequest,
+    OffsetFetchRequest, OffsetForLeaderEpochRequest,
 };
 
 async fn topic_id(client: &mut Client) -> tramline_wire::Uuid {
@@ -98,7 +98,7 @@ async fn topics_and_settings_in_every_version() {
             assert_eq!(response.topics[0].error_code == 0, partitions == 1, "create version {version}");
         }
     }
-    for version in 0..=12 {
+    for version in 0..=13 {
         let topics = if version == 0 { Some(Vec::new()) } else { None };
         let response = client.call(version, &MetadataRequest { topics, ..MetadataRequest::default() }).await;
         // Six and the offsets log, which version 0 cannot mark.
@@ -128,7 +128,20 @@ async fn topics_and_settings_in_every_version() {
         let response = client.call(version, &request).await;
         assert_eq!(response.results[0].configs.len(), 31, "describe configs version {version}");
     }
-    for version in 0..=1 {
+    for version in 0..=5 {
+        let request = InitProducerIdRequest { transactional_id: None, ..InitProducerIdRequest::default() };
+        assert_eq!(client.call(version, &request).await.error_code, 0);
+        let mut request = FindCoordinatorRequest::default();
+        if version < 4 {
+            request.key = "g".into();
+        } else {
+            request.coordinator_keys.push("g".into());
+        }
+        let response = client.call(version, &request).await;
+        let port = response.coordinators.first().map_or(response.port, |coordinator| coordinator.port);
+        assert_eq!(port, i32::from(stage.broker.local_addr().port()));
+    }
+    for version in 0..=2 {
         assert_eq!(client.call(version, &DescribeClusterRequest::default()).await.brokers.len(), 1);
     }
     for version in 1..=6 {

@@ -31,6 +31,7 @@ pub use config::{LogConfig, RecoveryMode, Timestamp};
 pub use epochs::EpochList;
 pub use error::{AppendError, LogError, ReadError, SyncError};
 pub use log::Log;
+pub use producer_state::ActiveProducer;
 pub use reader::{LogReader, Slice, TimedOffset};
 pub use report::{Damaged, RecoveryReport};
 pub use storage::{FileRange, Storage, StorageFile};

@@ -8,7 +8,7 @@ use crate::checkpoint::{self, Checkpoint};
 use crate::config::{LogConfig, Timestamp};
 use crate::dirty::Dirty;
 use crate::error::LogError;
-use crate::producer_state::ProducerState;
+use crate::producer_state::{ActiveProducer, ProducerState};
 use crate::reader::LogReader;
 use crate::recovery;
 use crate::report::RecoveryReport;
@@ -166,6 +166,12 @@ impl Log {
     #[must_use]
     pub fn producer_count(&self) -> usize {
         self.producers.len()
+    }
+
+    /// Idempotent producers with their newest batch, by id.
+    #[must_use]
+    pub fn active_producers(&self) -> Vec<ActiveProducer> {
+        self.producers.newest().collect()
     }
 
     /// Forgets producers that were silent for longer than the configuration allows.

@@ -24,6 +24,19 @@ pub(crate) struct StoredBatch {
     pub(crate) timestamp: Timestamp,
 }
 
+/// An idempotent producer as its newest batch in a log shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActiveProducer {
+    /// Its id.
+    pub producer_id: i64,
+    /// The newest epoch it has used.
+    pub epoch: i16,
+    /// The sequence of its newest record.
+    pub last_sequence: i32,
+    /// The largest timestamp of its newest batch.
+    pub last_timestamp: Timestamp,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Producer {
     epoch: i16,
@@ -52,6 +65,19 @@ fn has_sequence(header: &BatchHeader) -> bool {
 impl ProducerState {
     pub(crate) fn len(&self) -> usize {
         self.producers.len()
+    }
+
+    /// The newest batch of each producer.
+    pub(crate) fn newest(&self) -> impl Iterator<Item = ActiveProducer> {
+        self.producers.iter().filter_map(|(id, producer)| {
+            let newest = producer.batches.back()?;
+            Some(ActiveProducer {
+                producer_id: *id,
+                epoch: producer.epoch,
+                last_sequence: newest.last_sequence,
+                last_timestamp: newest.timestamp,
+            })
+        })
     }
 
     /// Decides about a batch that is not in the log yet.

@@ -1,4 +1,4 @@
-//! Metadata (3), versions 0 to 12.
+//! Metadata (3), versions 0 to 13.
 //!
 //! No topics in version 0 and null later mean all topics, the broker's own marked as internal; an empty list means none.
 //! A topic asked for by name that does not exist is created when broker and request allow it, before the answer,
@@ -20,7 +20,7 @@ use crate::routes::{Api, Context, api};
 use crate::topic_config::name_refusal;
 use crate::topics::Topic;
 
-pub(crate) const API: Api = api!(MetadataRequest, 0..=12, handle);
+pub(crate) const API: Api = api!(MetadataRequest, 0..=13, handle);
 
 async fn handle(context: Context, request: MetadataRequest) -> Result<MetadataResponse, String> {
     let node = &*context.node;

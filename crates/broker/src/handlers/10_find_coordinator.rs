@@ -1,4 +1,4 @@
-//! FindCoordinator (10), versions 0 to 4.
+//! FindCoordinator (10), versions 0 to 5.
 //!
 //! This node, for groups and transactions of any name; no topic has to be created first. From version 4 several
 //! keys at once. Gap: share groups, like any other key type, get 42.
@@ -9,7 +9,7 @@ use tramline_wire::{ErrorCode, Str};
 
 use crate::routes::{Api, Context, api};
 
-pub(crate) const API: Api = api!(FindCoordinatorRequest, 0..=4, handle);
+pub(crate) const API: Api = api!(FindCoordinatorRequest, 0..=5, handle);
 
 /// The first version that asks for several keys.
 const BATCHED_FROM: i16 = 4;

@@ -1,4 +1,4 @@
-//! InitProducerId (22), versions 0 to 4.
+//! InitProducerId (22), versions 0 to 5.
 //!
 //! A producer id that no run of this node ever gave out, with epoch 0. Ids come from blocks that are on the disk
 //! before their first id is used. Gap: no transactions; a transactional id is refused with 35.
@@ -9,7 +9,7 @@ use tramline_wire::messages::{InitProducerIdRequest, InitProducerIdResponse};
 use crate::admin::Admin;
 use crate::routes::{Api, Context, api};
 
-pub(crate) const API: Api = api!(InitProducerIdRequest, 0..=4, handle);
+pub(crate) const API: Api = api!(InitProducerIdRequest, 0..=5, handle);
 
 async fn handle(context: Context, request: InitProducerIdRequest) -> Result<InitProducerIdResponse, String> {
     let result = match request.transactional_id.as_deref() {

@@ -9,7 +9,7 @@ use tramline_wire::messages::{IncrementalAlterConfigsRequest, IncrementalAlterCo
 use tramline_wire::{ErrorCode, Str};
 
 use crate::admin::Refusal;
-use crate::config_edit::{Edit, Edits, alter};
+use crate::config_edit::{Edit, Edits, alter, named_twice};
 use crate::routes::{Api, Context, api};
 
 pub(crate) const API: Api = api!(IncrementalAlterConfigsRequest, 0..=1, handle);
@@ -20,10 +20,11 @@ async fn handle(
 ) -> Result<IncrementalAlterConfigsResponse, String> {
     let keys: Vec<(i8, Str)> =
         request.resources.iter().map(|asked| (asked.resource_type, asked.resource_name.clone())).collect();
+    let twice = named_twice(&keys);
     let mut responses = Vec::with_capacity(keys.len());
     for (asked, key) in request.resources.into_iter().zip(&keys) {
         let altered = match edits(asked) {
-            Ok(edits) => alter(&context.node, key, &keys, edits, request.validate_only).await,
+            Ok(edits) => alter(&context.node, key, &twice, edits, request.validate_only).await,
             Err(refusal) => Err(refusal),
         };
         let refusal = altered.err();

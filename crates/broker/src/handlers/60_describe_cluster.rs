@@ -1,4 +1,4 @@
-//! DescribeCluster (60), versions 0 to 1.
+//! DescribeCluster (60), versions 0 to 2.
 //!
 //! One broker, which is its own controller. Version 1 may ask for controllers instead: they have no listener of
 //! their own here, which 115 says. Gap: authorized operations are never given.
@@ -9,7 +9,7 @@ use tramline_wire::messages::{DescribeClusterRequest, DescribeClusterResponse};
 
 use crate::routes::{Api, Context, api};
 
-pub(crate) const API: Api = api!(DescribeClusterRequest, 0..=1, handle);
+pub(crate) const API: Api = api!(DescribeClusterRequest, 0..=2, handle);
 
 const BROKERS: i8 = 1;
 

@@ -30,6 +30,8 @@ pub(crate) mod describe_configs;
 pub(crate) mod describe_groups;
 #[path = "35_describe_log_dirs.rs"]
 pub(crate) mod describe_log_dirs;
+#[path = "61_describe_producers.rs"]
+pub(crate) mod describe_producers;
 #[path = "75_describe_topic_partitions.rs"]
 pub(crate) mod describe_topic_partitions;
 #[path = "43_elect_leaders.rs"]
