@@ -40,5 +40,6 @@ pub use lane::{
 };
 pub use offset_tracker::{Frontier, OffsetTracker, Ticket};
 pub use run::{
-    BatchInfo, Effect, EndCause, LaneEnd, LaneOutcome, RevocationId, Run, RunConfig, RunEnd, StopPolicy,
+    BatchInfo, Effect, EndCause, LaneEnd, LaneOutcome, OnFailure, RevocationId, Run, RunConfig, RunEnd,
+    StopPolicy,
 };

@@ -144,6 +144,22 @@ impl Committer {
         }
     }
 
+    /// Gives what is known of a lane to its successor under the same assignment.
+    pub(super) fn carry_over(&mut self, from: LaneNumber, to: LaneNumber) {
+        if let Some(account) = self.accounts.remove(&from) {
+            self.accounts.insert(to, account);
+        }
+        if let Some(want) = self.wanted.remove(&from) {
+            let wanted = self.wanted.entry(to).or_default();
+            wanted.managed |= want.managed;
+            wanted.calls.extend(want.calls);
+        }
+        let in_flight = self.in_flight.iter_mut().flat_map(|request| &mut request.entries);
+        for entry in in_flight.filter(|entry| entry.0 == from) {
+            entry.0 = to;
+        }
+    }
+
     pub(super) fn progress(&mut self, lane: LaneNumber, frontier: Frontier) {
         if let Some(account) = self.accounts.get_mut(&lane)
             && account.frontier.is_none_or(|known| known.offset < frontier.offset)

@@ -14,10 +14,14 @@ use core::time::Duration;
 use tramline_wire::TopicPartition;
 
 use super::commit::{CommitFailure, CommitPolicy, CommitRefusal, CommitRequest, CommitToken, Committer};
-use super::{Frontier, LaneId, LaneNumber, StopReason};
+use super::{Frontier, Jitter, LaneId, LaneNumber, StopReason};
 use crate::time::Instant;
 
+mod failing;
 mod stopping;
+
+use failing::Failures;
+pub use failing::OnFailure;
 
 /// What a stop does with queued records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +45,10 @@ pub struct RunConfig {
     pub stop_timeout: Duration,
     /// Whether the source has a group to commit to. Without one progress is only tracked.
     pub has_group: bool,
+    /// What the failure of a lane means.
+    pub on_failure: OnFailure,
+    /// What the jitter of waits depends on.
+    pub jitter: u64,
 }
 
 /// The driver's name for a revocation that is held open.
@@ -63,8 +71,10 @@ pub struct BatchInfo {
 pub enum LaneOutcome {
     /// It returned without an error.
     Finished,
-    /// It returned an error, panicked, or met a source that broke its contract.
+    /// It returned an error or panicked.
     Failed,
+    /// The source broke its contract towards it, which ends the run whatever a failure means.
+    Broken,
     /// It was dropped because [`Effect::AbortLane`] said so.
     Aborted,
     /// It is not waited for any longer, because [`Effect::AbandonLane`] said so.
@@ -94,7 +104,7 @@ pub enum EndCause {
     SourceFailed,
     /// The source handed out a batch of an assignment it had not announced.
     SourceBroken,
-    /// A processor failed.
+    /// A processor failed, or was broken by its source.
     LaneFailed(LaneNumber),
     /// A processor returned although its partition was still assigned.
     LaneEndedEarly(LaneNumber),
@@ -224,6 +234,7 @@ struct Partition<B> {
     paused: bool,
     /// Where to read again when the run ends.
     rewind_to: Option<i64>,
+    failures: Failures,
 }
 
 impl<B> Partition<B> {
@@ -259,6 +270,7 @@ pub struct Run<B> {
     next_lane: u64,
     newest_generation: Option<i32>,
     end: RunEnd,
+    jitter: Jitter,
     effects: VecDeque<Effect<B>>,
 }
 
@@ -288,6 +300,7 @@ impl<B> Run<B> {
                 uncommitted: Vec::new(),
                 stale_batches: 0,
             },
+            jitter: Jitter::new(config.jitter),
             effects: VecDeque::new(),
         }
     }
@@ -338,6 +351,7 @@ impl<B> Run<B> {
                 over_bytes: false,
                 paused: false,
                 rewind_to: None,
+                failures: Failures::default(),
             };
             self.partitions.insert(tp.clone(), partition);
             self.start_lane(&tp);
@@ -352,7 +366,11 @@ impl<B> Run<B> {
         let Some(partition) = self.partitions.get_mut(tp) else {
             return;
         };
-        if predecessor_lives || partition.lane.is_some() || self.phase != Phase::Running {
+        if predecessor_lives
+            || partition.lane.is_some()
+            || partition.failures.hold_back()
+            || self.phase != Phase::Running
+        {
             return;
         }
         self.next_lane += 1;
@@ -382,7 +400,7 @@ impl<B> Run<B> {
             self.end.stale_batches += 1;
             return;
         }
-        if self.phase != Phase::Running {
+        if self.phase != Phase::Running || partition.failures.halted {
             partition.rewind(info.first_offset);
             return;
         }
@@ -441,7 +459,10 @@ impl<B> Run<B> {
         let Some(partition) = self.partitions.get_mut(tp) else {
             return;
         };
-        let wanted = partition.full || partition.over_bytes || !partition.parked.is_empty();
+        let wanted = partition.full
+            || partition.over_bytes
+            || !partition.parked.is_empty()
+            || partition.failures.hold_back();
         if wanted == partition.paused || self.phase != Phase::Running {
             return;
         }
@@ -503,8 +524,12 @@ impl<B> Run<B> {
             Phase::Stopping { commit_by, .. } => commit_by,
             _ => None,
         };
+        let restarts = (self.phase == Phase::Running).then(|| {
+            self.partitions.values().filter_map(|partition| partition.failures.restart.map(|(at, _)| at))
+        });
         lanes
             .chain(self.revocations.values().filter_map(|revocation| revocation.release_by))
+            .chain(restarts.into_iter().flatten())
             .chain(self.next_commit)
             .chain(commit_by)
             .chain(self.committer.next_timeout())
@@ -524,6 +549,7 @@ impl<B> Run<B> {
         }
         self.stop_deadlines(now);
         self.release_deadlines(now);
+        self.restart_lanes(now);
         self.pump(now);
     }
 

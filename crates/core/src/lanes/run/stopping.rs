@@ -6,7 +6,7 @@ use core::time::Duration;
 use tramline_wire::TopicPartition;
 
 use super::{
-    Effect, EndCause, LaneEnd, LaneOutcome, LanePhase, Phase, Revocation, RevocationId, Run, StopPolicy,
+    Effect, EndCause, LaneEnd, LaneOutcome, LanePhase, OnFailure, Phase, Revocation, RevocationId, Run, StopPolicy,
 };
 use crate::lanes::{LaneNumber, StopReason};
 use crate::time::Instant;
@@ -94,7 +94,7 @@ impl<B> Run<B> {
     }
 
     /// Stops a running lane by the deadline; a stopping one only learns of a worse reason or of haste.
-    fn stop_lane(&mut self, lane: LaneNumber, reason: StopReason, hurry: bool, deadline: Instant) {
+    pub(super) fn stop_lane(&mut self, lane: LaneNumber, reason: StopReason, hurry: bool, deadline: Instant) {
         let Some(entry) = self.lanes.get_mut(&lane) else {
             return;
         };
@@ -175,11 +175,12 @@ impl<B> Run<B> {
             // Somebody else's by now, who may have made it fail (a store that refuses the former owner, say):
             // told at the end, but no reason to stop the partitions that are ours.
             (LaneOutcome::Failed, _) if !owned => {
-                if self.end.also.len() < TOLD_FAILURES {
+                if self.config.on_failure == OnFailure::StopRun && self.end.also.len() < TOLD_FAILURES {
                     self.end.also.push(EndCause::LaneFailed(lane));
                 }
             }
-            (LaneOutcome::Failed, _) => self.begin_stop(now, EndCause::LaneFailed(lane)),
+            (LaneOutcome::Failed, _) => self.lane_failed(now, lane, &tp, end.frontier),
+            (LaneOutcome::Broken, _) => self.begin_stop(now, EndCause::LaneFailed(lane)),
             (LaneOutcome::Abandoned, _) => self.end.still_running.push(lane),
             (LaneOutcome::Finished, LanePhase::Running) => {
                 self.begin_stop(now, EndCause::LaneEndedEarly(lane));
@@ -272,7 +273,9 @@ impl<B> Run<B> {
 
     /// Forgets ended lanes for which nothing is to be committed any more.
     pub(super) fn settle_lanes(&mut self) {
-        let all_ended = self.lanes.values().all(|entry| entry.phase == LanePhase::Ended);
+        // While the run goes on, a lane that failed keeps its account: its progress is still to be committed.
+        let all_ended =
+            self.phase != Phase::Running && self.lanes.values().all(|entry| entry.phase == LanePhase::Ended);
         let settled: Vec<LaneNumber> = self
             .lanes
             .iter()

@@ -7,7 +7,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::lanes::{Chunk, CommitFailureKind, HasOffset, Lane, Offer, Ticket, Work};
+use crate::lanes::{Backoff, Chunk, CommitFailureKind, HasOffset, Lane, Offer, Ticket, Work};
 
 mod examples;
 
@@ -31,6 +31,8 @@ pub(super) struct LiveLane {
     ended: bool,
     aborted: bool,
     committed: i64,
+    /// Where its predecessor under the same assignment left off, until the first batch.
+    resumes_at: Option<i64>,
 }
 
 /// Partitions with their generations, and when they go in any case.
@@ -57,6 +59,8 @@ pub(super) struct World {
     pub end: Option<RunEnd>,
     /// Whether time is being moved, when deadlines may break off what otherwise must finish first.
     past_deadline: bool,
+    /// Where lanes that failed left off.
+    left_off: BTreeMap<LaneId, i64>,
 }
 
 pub(super) fn partition(number: usize) -> TopicPartition {
@@ -82,6 +86,7 @@ impl World {
             seeks: Vec::new(),
             end: None,
             past_deadline: false,
+            left_off: BTreeMap::new(),
         }
     }
 
@@ -105,12 +110,24 @@ impl World {
                 assert!(!self.lanes.values().any(live), "a second live lane for {id}");
                 assert!(self.is_ours(&id.topic_partition, id.generation));
                 let lane_ = Lane::new(4, 2);
-                let live =
-                    LiveLane { id, lane: lane_, out: vec![], ended: false, aborted: false, committed: -1 };
+                let before = self.lanes.values().filter(|lane| lane.id == id);
+                let live = LiveLane {
+                    lane: lane_,
+                    out: vec![],
+                    ended: false,
+                    aborted: false,
+                    committed: before.map(|lane| lane.committed).max().unwrap_or(-1),
+                    resumes_at: self.left_off.get(&id).copied(),
+                    id,
+                };
                 self.lanes.insert(lane, live);
             }
             Effect::Deliver { lane, batch } => {
-                let offer = self.lanes.get_mut(&lane).unwrap().lane.offer(batch);
+                let live = self.lanes.get_mut(&lane).unwrap();
+                if let Some(at) = live.resumes_at.take() {
+                    assert!(batch.first_offset <= at, "{} went on behind what was not completed", live.id);
+                }
+                let offer = live.lane.offer(batch);
                 if offer == Offer::Full {
                     self.run.handle_lane_full(lane);
                 }
@@ -128,9 +145,10 @@ impl World {
                 assert!(!request.offsets.is_empty());
                 for (id, frontier) in &request.offsets {
                     assert!(self.is_ours(&id.topic_partition, id.generation), "commit for {id}, not ours");
-                    let lane = self.lanes.values_mut().find(|lane| lane.id == *id).unwrap();
-                    assert!(lane.lane.frontier().unwrap().offset >= frontier.offset, "above the frontier");
-                    assert!(frontier.offset > lane.committed, "committed twice or backwards");
+                    let lanes = || self.lanes.values().filter(|lane| lane.id == *id);
+                    let reached = lanes().filter_map(|lane| lane.lane.frontier()).map(|at| at.offset).max();
+                    assert!(reached >= Some(frontier.offset), "above the frontier");
+                    assert!(lanes().all(|lane| frontier.offset > lane.committed), "twice or backwards");
                 }
                 self.requests += 1;
                 self.in_flight = Some(request);
@@ -149,7 +167,12 @@ impl World {
                     assert!(!overdue || self.past_deadline, "released with a live lane");
                 }
             }
-            Effect::Seek { topic_partition, offset } => self.seeks.push((topic_partition, offset)),
+            Effect::Seek { topic_partition, offset } => {
+                let owned = self.owned.get_mut(&topic_partition).expect("a seek of what is ours");
+                assert!(offset <= owned.1, "a seek forward loses records");
+                owned.1 = offset;
+                self.seeks.push((topic_partition, offset));
+            }
             Effect::End(end) => {
                 assert!(self.waiting.is_empty() && self.held.is_empty());
                 assert!(self.lanes.values().all(|lane| lane.ended));
@@ -263,6 +286,10 @@ impl World {
         }
         live.ended = true;
         let stopped = live.lane.finish();
+        let position = self.owned.get(&live.id.topic_partition).map(|owned| owned.1);
+        if let Some(at) = stopped.rewind_to.or(position).filter(|_| outcome == LaneOutcome::Failed) {
+            self.left_off.insert(live.id.clone(), at);
+        }
         let end = LaneEnd { outcome, frontier: stopped.final_commit(), rewind_to: stopped.rewind_to };
         self.run.handle_lane_ended(self.now, number, end);
         self.settle();
@@ -284,8 +311,9 @@ impl World {
         for (id, frontier) in &request.offsets {
             let ours = self.is_ours(&id.topic_partition, id.generation);
             if failure.is_none() && ours {
-                let lane = self.lanes.values_mut().find(|lane| lane.id == *id).unwrap();
-                lane.committed = lane.committed.max(frontier.offset);
+                for lane in self.lanes.values_mut().filter(|lane| lane.id == *id) {
+                    lane.committed = lane.committed.max(frontier.offset);
+                }
                 let committed = self.committed.entry(id.topic_partition.clone()).or_insert(0);
                 assert!(*committed <= frontier.offset, "the group's offset went back");
                 *committed = frontier.offset;
@@ -371,7 +399,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             20 => (0..4usize, 0..5i64, 1..3i64).prop_map(|(tp, n, hidden)| Step::Batch(tp, n, hidden - 1)),
             30 => (0..4usize).prop_map(Step::Pull),
             30 => (0..4usize, any::<usize>()).prop_map(|(lane, which)| Step::Complete(lane, which)),
-            8 => (0..4usize, prop::bool::weighted(0.02)).prop_map(|(lane, fail)| Step::End(lane, fail)),
+            8 => (0..4usize, prop::bool::weighted(0.1)).prop_map(|(lane, fail)| Step::End(lane, fail)),
             5 => (0..4usize).prop_map(Step::Commit),
             10 => kind.prop_map(Step::Answer),
             6 => (1..3000u64).prop_map(Step::Advance),
@@ -436,15 +464,28 @@ fn configs() -> impl Strategy<Value = RunConfig> {
     let stop = prop_oneof![Just(StopPolicy::Drain), Just(StopPolicy::Cancel)];
     let timeout = prop_oneof![Just(0u64), Just(2_000), Just(30_000)].prop_map(Duration::from_millis);
     (commit, stop, timeout, prop::bool::weighted(0.9)).prop_map(|(commit, stop, stop_timeout, has_group)| {
-        RunConfig { commit, stop, stop_timeout, has_group }
+        RunConfig { commit, stop, stop_timeout, has_group, on_failure: OnFailure::StopRun, jitter: 1 }
     })
+}
+
+fn on_failures() -> impl Strategy<Value = OnFailure> {
+    prop_oneof![
+        Just(OnFailure::StopRun),
+        Just(OnFailure::StopPartition),
+        Just(OnFailure::RestartLane(Backoff::default())),
+    ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn whatever_happens_the_invariants_hold_and_the_run_ends(config in configs(), steps in steps()) {
+    fn whatever_happens_the_invariants_hold_and_the_run_ends(
+        config in configs(),
+        on_failure in on_failures(),
+        steps in steps(),
+    ) {
+        let config = RunConfig { on_failure, ..config };
         let mut world = World::new(config);
         for step in &steps {
             if world.end.is_some() {
@@ -459,10 +500,8 @@ proptest! {
         if !config.has_group {
             prop_assert_eq!(world.requests, 0);
         }
-        // What is committed and what was not: every record below the committed offset was completed, which the
-        // world asserted with each request. What was taken and not completed is read again.
-        for (tp, offset) in &world.seeks {
-            prop_assert!(world.owned.get(tp).is_some_and(|owned| *offset <= owned.1), "seek {tp} {offset} {end:?}");
-        }
+        // That every record below a committed offset was completed, and that every seek goes back, was judged
+        // with each request.
+        prop_assert!(config.on_failure == OnFailure::StopRun || !matches!(end.cause, EndCause::LaneFailed(_)));
     }
 }

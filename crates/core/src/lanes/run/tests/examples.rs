@@ -8,6 +8,8 @@ fn config() -> RunConfig {
         stop: StopPolicy::Drain,
         stop_timeout: Duration::from_secs(30),
         has_group: true,
+        on_failure: OnFailure::StopRun,
+        jitter: 1,
     }
 }
 
@@ -314,4 +316,86 @@ fn a_second_revocation_of_a_partition_takes_the_place_of_the_first() {
     world.end_lane(lane, LaneOutcome::Finished);
     world.answer_commit(None);
     assert!(world.held.is_empty());
+#[test]
+fn t211_t219_a_stopped_partition_is_committed_paused_and_starts_fresh_with_the_next_assignment() {
+    let mut world = World::new(RunConfig { on_failure: OnFailure::StopPartition, ..config() });
+    let (tp, other) = (partition(0), partition(1));
+    world.assign(&[tp.clone(), other.clone()]);
+    world.batch(&tp, 4, 0);
+    let failing = world.live()[0];
+    world.pull(failing);
+    world.pull(failing);
+    world.complete(failing, 0);
+    world.end_lane(failing, LaneOutcome::Failed);
+    world.answer_commit(None);
+    assert_eq!(world.committed[&tp], 1, "committed as soon as it failed");
+    assert!(world.owned[&tp].2 && !world.owned[&other].2);
+    assert_eq!(world.live().len(), 1);
+    world.revoke(std::slice::from_ref(&tp), None);
+    assert!(world.held.is_empty(), "nothing to wait for");
+    world.assign(std::slice::from_ref(&tp));
+    assert!(!world.owned[&tp].2);
+    assert_eq!(world.live().len(), 2);
+    world.finish();
+    assert!(world.end.unwrap().cause == EndCause::Shutdown);
+}
+
+#[test]
+fn t212_t215_t217_a_failed_lane_restarts_at_its_frontier_after_a_wait_that_grows_until_it_moves() {
+    let backoff = Backoff::default().without_jitter();
+    let mut world = World::new(RunConfig { on_failure: OnFailure::RestartLane(backoff), ..config() });
+    let tp = partition(0);
+    world.assign(std::slice::from_ref(&tp));
+    world.batch(&tp, 4, 0);
+    let mut waits = Vec::new();
+    for round in 0..4 {
+        let lane = world.live()[0];
+        world.pull(lane);
+        if round == 3 {
+            world.complete(lane, 0);
+            world.pull(lane);
+        }
+        world.end_lane(lane, LaneOutcome::Failed);
+        assert!(world.owned[&tp].2, "paused while it waits");
+        let due = world.run.next_timeout().unwrap();
+        waits.push((due - world.now).as_millis());
+        world.advance(due - world.now);
+        assert!(!world.owned[&tp].2);
+        world.batch(&tp, 4, 0);
+    }
+    assert_eq!(waits, [100, 200, 400, 100]);
+    assert_eq!(world.seeks, [(tp.clone(), 0), (tp.clone(), 0), (tp.clone(), 0), (tp.clone(), 1)]);
+    assert_eq!(world.finish().cause, EndCause::Shutdown);
+    assert_eq!(world.committed[&tp], 5, "nothing was lost");
+}
+
+#[test]
+fn t222_the_failure_of_a_lane_that_lost_its_partition_does_not_touch_its_successor() {
+    let backoff = Backoff::default();
+    let mut world = World::new(RunConfig { on_failure: OnFailure::RestartLane(backoff), ..config() });
+    let tp = partition(0);
+    world.assign(std::slice::from_ref(&tp));
+    let old = world.live()[0];
+    world.lose(&tp);
+    world.assign(std::slice::from_ref(&tp));
+    world.end_lane(old, LaneOutcome::Failed);
+    assert_eq!(world.live().len(), 1);
+    assert!(!world.owned[&tp].2 && world.seeks.is_empty());
+    world.finish();
+}
+
+#[test]
+fn t047_a_lane_that_fails_while_work_of_it_runs_takes_nothing_more_and_has_the_stop_timeout() {
+    let mut world = World::new(RunConfig { on_failure: OnFailure::StopPartition, ..config() });
+    let tp = partition(0);
+    world.assign(std::slice::from_ref(&tp));
+    world.batch(&tp, 4, 0);
+    let lane = world.live()[0];
+    world.pull(lane);
+    world.run.handle_lane_failing(world.now, lane);
+    world.settle();
+    assert!(world.pull(lane), "hands out nothing more");
+    world.advance(Duration::from_secs(31));
+    assert!(world.lanes[&lane].aborted);
+    assert_eq!(world.finish().cause, EndCause::StopTimeout);
 }
