@@ -1,42 +1,31 @@
 //! The settings of a run, and the three lines that start one.
 
+use std::collections::hash_map::RandomState;
 use std::future::Future;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tramline_core::lanes::{CommitPolicy, StopPolicy};
+use tramline_core::lanes::{CommitPolicy, DispatcherConfig, StopPolicy};
+use tramline_wire::Record;
 
-use crate::driver::{self, ForEach, Lanes};
+use crate::batch::BatchHandler;
+use crate::dispatch::Plan;
+use crate::driver::{self, ForEach, ForEachBatch, Lanes};
 use crate::error::{ConfigError, ConfigErrorKind, RunError, RunReport};
 use crate::handler::{Handler, Processor};
 use crate::lane::Registry;
 use crate::monitor::Monitor;
+use crate::ordering::{KeyBy, LaneKey, Ordering};
+use crate::policy::{ErrorPolicy, Policy};
 use crate::source::Source;
-
-/// How far records of one partition may run side by side.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Ordering {
-    /// One after the other, in offset order.
-    #[default]
-    Partition,
-}
-
-/// What the failure of a handler means for the run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ErrorPolicy {
-    /// All lanes stop by the stop policy, what is completed is committed, and the run ends with the failure.
-    #[default]
-    StopRun,
-}
 
 /// Begins the description of a run over a source.
 pub trait PartitionedExt: Source + Sized {
     /// Processes this source in ordered lanes, one per assigned partition. Takes the source, so that nothing
     /// else polls, pauses or assigns it meanwhile; the run gives it back.
     fn partitioned(self) -> PartitionedBuilder<Self> {
-        PartitionedBuilder { source: self, settings: Settings::default() }
+        PartitionedBuilder { source: self, settings: Settings::default(), on_error: ErrorPolicy::default() }
     }
 }
 
@@ -50,6 +39,13 @@ pub(crate) struct Settings {
     pub commit: CommitPolicy,
     pub stop: StopPolicy,
     pub stop_timeout: Duration,
+    pub ordering: Ordering,
+    pub key_by: Option<KeyBy>,
+    pub max_concurrent_handlers: usize,
+    pub max_handler_batch_size: usize,
+    pub policy: Policy,
+    /// Secret, and another one in each run.
+    pub seed: (u64, u64),
 }
 
 impl Default for Settings {
@@ -60,8 +56,20 @@ impl Default for Settings {
             commit: CommitPolicy::OnRevoke,
             stop: StopPolicy::Drain,
             stop_timeout: Duration::from_secs(30),
+            ordering: Ordering::Partition,
+            key_by: None,
+            max_concurrent_handlers: 1,
+            max_handler_batch_size: 1,
+            policy: Policy::default(),
+            seed: (random(), random()),
         }
     }
+}
+
+/// The standard library seeds its hash maps from the operating system; a hasher that has hashed nothing is a
+/// function of that seed alone.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// Collects the settings of a run. Nothing is checked before [`build`](Self::build).
@@ -69,19 +77,48 @@ impl Default for Settings {
 pub struct PartitionedBuilder<S> {
     source: S,
     settings: Settings,
+    on_error: ErrorPolicy,
 }
 
 impl<S: Source> PartitionedBuilder<S> {
-    /// How far records of one partition may run side by side. Default: not at all.
+    /// How far records of one partition may run side by side. Default: not at all. What is more than one after
+    /// the other is for [`for_each`](Partitioned::for_each) and [`for_each_batch`](Partitioned::for_each_batch).
     #[must_use]
-    pub fn ordering(self, ordering: Ordering) -> Self {
-        match ordering {
-            Ordering::Partition => self,
-        }
+    pub fn ordering(mut self, ordering: Ordering) -> Self {
+        self.settings.ordering = ordering;
+        self
+    }
+
+    /// How many handlers of one partition run at once, in key order and without an order; not more than
+    /// [`max_buffered_records`](Self::max_buffered_records). Default 1.
+    ///
+    /// Handlers of one partition share a task: they overlap wherever they await. Long computations and
+    /// blocking calls belong on `spawn_blocking`, or each keeps the others of its partition from running.
+    #[must_use]
+    pub fn max_concurrent_handlers(mut self, handlers: usize) -> Self {
+        self.settings.max_concurrent_handlers = handlers;
+        self
+    }
+
+    /// How many records one call of a batch handler is given at most. Default 1. With several handlers at
+    /// once, no more than [`max_buffered_records`](Self::max_buffered_records) divided by their number.
+    #[must_use]
+    pub fn max_handler_batch_size(mut self, records: usize) -> Self {
+        self.settings.max_handler_batch_size = records;
+        self
+    }
+
+    /// What the key of a record is in key order. Default: its key on the wire. Must give equal keys for equal
+    /// records; is called once per record, in the lane's task.
+    #[must_use]
+    pub fn key_by(mut self, key: impl Fn(&Record) -> LaneKey + Send + Sync + 'static) -> Self {
+        self.settings.key_by = Some(KeyBy(Arc::new(key)));
+        self
     }
 
     /// How many records may wait in the queue of one partition before it is paused; it is resumed at half of
-    /// that. Default 256. The batch that crosses the mark is still taken. More smooths uneven handlers over;
+    /// that. Default 256. When handlers run side by side, or in batches, as many again may have left the queue
+    /// and not be finished. The batch that crosses the mark is still taken. More smooths uneven handlers over;
     /// fewer means fewer records again after a crash.
     #[must_use]
     pub fn max_buffered_records(mut self, records: usize) -> Self {
@@ -117,18 +154,22 @@ impl<S: Source> PartitionedBuilder<S> {
 
     /// What the failure of a handler means. Default: the run stops.
     #[must_use]
-    pub fn on_error(self, policy: ErrorPolicy) -> Self {
-        match policy {
-            ErrorPolicy::StopRun => self,
-        }
+    pub fn on_error(mut self, policy: impl Into<ErrorPolicy>) -> Self {
+        self.on_error = policy.into();
+        self
     }
 
     /// Checks the settings.
     ///
     /// # Errors
     /// [`ConfigError`], which holds the source.
-    pub fn build(self) -> Result<Partitioned<S>, ConfigError<S>> {
-        match self.check() {
+    pub fn build(mut self) -> Result<Partitioned<S>, ConfigError<S>> {
+        let policy = Policy::new(std::mem::take(&mut self.on_error));
+        let checked = policy.and_then(|policy| {
+            self.settings.policy = policy;
+            self.check()
+        });
+        match checked {
             Ok(()) => Ok(Partitioned {
                 source: self.source,
                 settings: self.settings,
@@ -145,6 +186,12 @@ impl<S: Source> PartitionedBuilder<S> {
         }
         if self.settings.max_buffered_bytes == 0 {
             return out_of_range("max_buffered_bytes", "must be at least 1");
+        }
+        if self.settings.max_concurrent_handlers == 0 {
+            return out_of_range("max_concurrent_handlers", "must be at least 1");
+        }
+        if self.settings.max_handler_batch_size == 0 {
+            return out_of_range("max_handler_batch_size", "must be at least 1");
         }
         if let CommitPolicy::Periodic(interval) = self.settings.commit
             && interval.is_zero()
@@ -184,7 +231,8 @@ impl<S: Source> Partitioned<S> {
     }
 
     /// Runs until `shutdown` is over (whatever it returns), the source is closed or something fails: for each
-    /// assigned partition one record after the other is given to `handler` and completed when that returns
+    /// assigned partition one record after the other (or side by side, see
+    /// [`ordering`](PartitionedBuilder::ordering)) is given to `handler` and completed when that returns
     /// `Ok`. Partitions run side by side, each on its own task.
     ///
     /// `shutdown` is any future: `tokio::signal::ctrl_c()`, a token's `cancelled_owned()`, `pending()`.
@@ -200,21 +248,64 @@ impl<S: Source> Partitioned<S> {
         shutdown: impl Future + Send,
         handler: H,
     ) -> (Result<RunReport, RunError>, S) {
-        let start = ForEach(Arc::new(handler));
+        let start = ForEach { handler: Arc::new(handler), plan: self.plan(1) };
         let result = driver::run(&self.source, &self.settings, self.registry, shutdown, start).await;
         (result, self.source)
+    }
+
+    /// As [`for_each`](Self::for_each), with several records of one partition (in key order, of one key) for
+    /// each call of `handler`: what is queued, up to
+    /// [`max_handler_batch_size`](PartitionedBuilder::max_handler_batch_size).
+    ///
+    /// # Errors
+    /// As [`for_each`](Self::for_each).
+    pub async fn for_each_batch<H: BatchHandler>(
+        self,
+        shutdown: impl Future + Send,
+        handler: H,
+    ) -> (Result<RunReport, RunError>, S) {
+        let start = ForEachBatch {
+            handler: Arc::new(handler),
+            plan: self.plan(self.settings.max_handler_batch_size),
+        };
+        let result = driver::run(&self.source, &self.settings, self.registry, shutdown, start).await;
+        (result, self.source)
+    }
+
+    fn plan(&self, max_batch: usize) -> Arc<Plan> {
+        let settings = &self.settings;
+        let (buffered, handlers) = (settings.max_buffered_records, settings.max_concurrent_handlers);
+        let dispatcher = match settings.ordering {
+            Ordering::Partition => DispatcherConfig::one_by_one(max_batch),
+            Ordering::Key | Ordering::Unordered => {
+                DispatcherConfig::side_by_side(buffered, handlers, max_batch, settings.seed)
+            }
+        };
+        let (key_by, policy) = (settings.key_by.clone(), settings.policy.clone());
+        Arc::new(Plan { ordering: settings.ordering, key_by, dispatcher, policy })
     }
 
     /// As [`for_each`](Self::for_each), with one long-lived `processor` per assigned partition, which takes
     /// the records itself and says when each is done.
     ///
     /// # Errors
-    /// As [`for_each`](Self::for_each).
+    /// As [`for_each`](Self::for_each); also [`RunError::Config`] when the ordering is not
+    /// [`Ordering::Partition`], or the error policy is one for single records.
     pub async fn lanes<P: Processor>(
         self,
         shutdown: impl Future + Send,
         processor: P,
     ) -> (Result<RunReport, RunError>, S) {
+        let kind = if self.settings.ordering != Ordering::Partition {
+            Some(ConfigErrorKind::OrderingNeedsHandlers)
+        } else if !self.settings.policy.always_fails() {
+            Some(ConfigErrorKind::PolicyNeedsHandlers)
+        } else {
+            None
+        };
+        if let Some(kind) = kind {
+            return (Err(RunError::Config { kind, report: Box::default() }), self.source);
+        }
         let start = Lanes(Arc::new(processor));
         let result = driver::run(&self.source, &self.settings, self.registry, shutdown, start).await;
         (result, self.source)

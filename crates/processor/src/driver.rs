@@ -16,22 +16,22 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tramline_core::lanes::{
     self, BatchInfo, Budget, Chunk, CommitFailure, CommitToken, Effect, LaneEnd, LaneId, LaneNumber,
-    LaneOutcome, Offer, RevocationId, Run, RunConfig, RunEnd, StopReason,
+    LaneOutcome, Offer, OnFailure, RevocationId, Run, RunConfig, RunEnd, StopReason,
 };
 use tramline_core::time;
 use tramline_wire::TopicPartition;
 
 use crate::config::Settings;
 use crate::error::{BoxError, LaneCommitError, LaneReport, RunError, RunReport};
-use crate::lane::{Cell, Lane, LaneShared, Registry, RunShared, Signal, lock};
+use crate::lane::{Cell, Counts, Lane, LaneShared, Registry, RunShared, Signal, lock};
 use crate::source::{CommitError, CommitErrorKind, CommitOffset};
 use crate::source::{RevocationHold, Source, SourceBatch, SourceEvent, SourceEvents};
 
 mod outcome;
 mod processors;
 
-use outcome::LaneFailure;
-pub(crate) use processors::{ForEach, Lanes, StartLane};
+pub(crate) use outcome::{LaneFailure, panic_message};
+pub(crate) use processors::{ForEach, ForEachBatch, Lanes, StartLane};
 
 /// How many of the lanes that ended are kept for the report.
 const REPORTED_LANES: usize = 1024;
@@ -152,6 +152,8 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
             stop: settings.stop,
             stop_timeout: settings.stop_timeout,
             has_group: source.commit_configuration().group.is_some(),
+            on_failure: settings.policy.on_failure,
+            jitter: settings.seed.0,
         };
         let bytes = std::sync::Mutex::new(Budget::new(settings.max_buffered_bytes));
         Self {
@@ -247,6 +249,12 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                 let frontier = self.lanes.get(&number).and_then(|lane| lane.shared.cell().lane.frontier());
                 self.run.handle_commit_requested(self.now(), number, token, frontier);
             }
+            Signal::Failing(number) => {
+                if let Some(lane) = self.lanes.get(&number).map(|lane| Arc::clone(&lane.shared)) {
+                    self.note_failure(number, &lane);
+                    self.run.handle_lane_failing(self.now(), number);
+                }
+            }
         }
     }
 
@@ -311,7 +319,9 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
         lane: &Arc<LaneShared>,
         result: Result<(), Option<LaneFailure>>,
     ) {
+        self.note_failure(number, lane);
         let outcome = match result {
+            Ok(()) if self.failures.contains_key(&number) => LaneOutcome::Failed,
             Ok(()) => {
                 let (out_of_order, asked_to_stop) = {
                     let cell = lane.cell();
@@ -325,7 +335,7 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                 if let Some(failure) = failure {
                     self.failures.insert(number, (lane.id.clone(), failure));
                 }
-                if out_of_order.is_some() { LaneOutcome::Failed } else { LaneOutcome::Finished }
+                if out_of_order.is_some() { LaneOutcome::Broken } else { LaneOutcome::Finished }
             }
             Err(Some(failure)) => {
                 self.failures.insert(number, (lane.id.clone(), failure));
@@ -336,7 +346,27 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
         self.finish_lane(number, lane, outcome);
     }
 
+    /// Takes the failure of a lane whose handlers may not all have ended.
+    fn note_failure(&mut self, number: LaneNumber, lane: &LaneShared) {
+        if let Some(failure) = lane.cell().failure.take() {
+            self.failures.insert(number, (lane.id.clone(), failure));
+        }
+    }
+
+    /// The text of a lane's failure. The failure itself is kept only when the run may end with it.
+    fn failure_text(&mut self, number: LaneNumber, outcome: LaneOutcome) -> Option<String> {
+        let (lane, failure) = self.failures.get(&number)?;
+        let text = failure.to_string();
+        self.report.lane_failures += 1;
+        if outcome == LaneOutcome::Failed && self.settings.policy.on_failure != OnFailure::StopRun {
+            tracing::warn!(%lane, error = text, then = ?self.settings.policy.on_failure, "lane failed");
+            self.failures.remove(&number);
+        }
+        Some(text)
+    }
+
     fn finish_lane(&mut self, number: LaneNumber, lane: &Arc<LaneShared>, outcome: LaneOutcome) {
+        let failure = self.failure_text(number, outcome);
         let (stopped, report) = {
             let mut cell = lane.cell();
             let reason = cell.lane.stop_reason();
@@ -344,12 +374,16 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
             self.report.records_delivered += cell.lane.delivered();
             self.report.records_completed += cell.lane.completed();
             self.report.records_abandoned += cell.abandoned;
+            self.report.retries += cell.counts.retries;
+            self.report.records_skipped += cell.counts.skipped;
+            self.report.records_dead_lettered += cell.counts.dead_lettered;
             let report = LaneReport {
                 lane: lane.id.clone(),
                 reason,
                 frontier: cell.lane.frontier().map(|frontier| frontier.offset),
                 last_processed: cell.lane.last_processed(),
                 stopped_in: cell.stop_asked.map_or(Duration::ZERO, |asked| asked.elapsed()),
+                failure,
             };
             (stopped, report)
         };
@@ -413,6 +447,8 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                 stop_asked: None,
                 abandoned: 0,
                 out_of_order: None,
+                counts: Counts::default(),
+                failure: None,
             }),
             wake: Notify::new(),
             hurry: CancellationToken::new(),

@@ -51,6 +51,16 @@ pub enum ConfigErrorKind {
          the automatic store off, or choose CommitPolicy::UserManaged"
     )]
     AutoCommit,
+    /// A long-lived processor takes the records itself, one after the other.
+    #[error(
+        "key order and no order are for record and batch handlers; a processor of a whole lane has partition order"
+    )]
+    OrderingNeedsHandlers,
+    /// A long-lived processor fails as a whole; only its lane, partition or run can be dealt with.
+    #[error(
+        "Retry, Skip and DeadLetter are for record and batch handlers; a processor of a whole lane fails as a whole"
+    )]
+    PolicyNeedsHandlers,
 }
 
 /// Why a run ended, when it did not fail.
@@ -80,6 +90,14 @@ pub struct RunReport {
     pub records_completed: u64,
     /// How many records a processor dropped without completing them. They hold the frontier back.
     pub records_abandoned: u64,
+    /// How many records (or batches) were handled again after a failure.
+    pub retries: u64,
+    /// How many records failed and were skipped. They count as completed.
+    pub records_skipped: u64,
+    /// How many records failed and were written elsewhere. They count as completed.
+    pub records_dead_lettered: u64,
+    /// How many lanes failed, whatever was made of it.
+    pub lane_failures: u64,
     /// How many commit requests worked.
     pub commits: u64,
     /// How many failed, retried ones included.
@@ -110,6 +128,8 @@ pub struct LaneReport {
     pub last_processed: Option<i64>,
     /// From the request to stop to its end.
     pub stopped_in: Duration,
+    /// How it failed, if it did.
+    pub failure: Option<String>,
 }
 
 /// Why a run failed. Everything that was completed and could still be committed is committed by then.
@@ -126,6 +146,28 @@ pub enum RunError {
         /// Its error.
         source: BoxError,
         /// What the run did.
+        report: Box<RunReport>,
+    },
+    /// A record failed, and could not be written elsewhere either. It is not completed.
+    #[error("no dead letter could be written for {lane}{}: {source}; the record failed with: {cause}", at(*.offset))]
+    DeadLetter {
+        /// The lane.
+        lane: LaneId,
+        /// The record, or the first of the batch.
+        offset: Option<i64>,
+        /// Why it could not be written.
+        source: BoxError,
+        /// What the handler said.
+        cause: String,
+        /// What the run did.
+        report: Box<RunReport>,
+    },
+    /// The settings do not go with the form of processing. Nothing was started.
+    #[error("{kind}")]
+    Config {
+        /// What is wrong.
+        kind: ConfigErrorKind,
+        /// Empty.
         report: Box<RunReport>,
     },
     /// A handler or processor panicked.
@@ -195,6 +237,8 @@ impl RunError {
             Self::Handler { report, .. }
             | Self::Panicked { report, .. }
             | Self::EndedEarly { report, .. }
+            | Self::DeadLetter { report, .. }
+            | Self::Config { report, .. }
             | Self::StopTimeout { report, .. }
             | Self::Source { report, .. }
             | Self::SourceContract { report, .. }

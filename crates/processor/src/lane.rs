@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tramline_core::lanes::{self, Budget, LaneId, LaneNumber, Pull, StopReason, Ticket, Work};
 use tramline_wire::{Record, TopicPartition};
 
+use crate::driver::LaneFailure;
 use crate::error::LaneCommitError;
 use crate::source::GroupMetadata;
 
@@ -23,6 +24,8 @@ pub(crate) enum Signal {
     BytesRoom,
     /// A `commit()` call.
     Commit(LaneNumber, oneshot::Sender<Result<(), LaneCommitError>>),
+    /// The lane has failed, and handlers that were started have not ended; see [`Cell::failure`].
+    Failing(LaneNumber),
 }
 
 /// What all lanes of a run share.
@@ -68,6 +71,25 @@ pub(crate) struct Cell {
     pub abandoned: u64,
     /// The source handed out this offset behind that one.
     pub out_of_order: Option<(i64, i64)>,
+    pub counts: Counts,
+    /// Why the lane failed, until the coordinator has taken notice.
+    pub failure: Option<LaneFailure>,
+}
+
+/// What became of records that failed.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub retries: u64,
+    pub skipped: u64,
+    pub dead_lettered: u64,
+}
+
+impl Counts {
+    pub(crate) const fn add(&mut self, more: &Self) {
+        self.retries += more.retries;
+        self.skipped += more.skipped;
+        self.dead_lettered += more.dead_lettered;
+    }
 }
 
 impl LaneShared {
@@ -89,11 +111,16 @@ impl LaneShared {
             pull
         };
         if room {
-            // The coordinator is gone only when the run is over, and then nobody is paused.
-            let _ = self.run.signals.send(Signal::Room(self.number));
+            self.signal_room();
         }
         self.run.give_bytes_back(freed_bytes);
         work
+    }
+
+    /// Says that the lane has room again.
+    pub(crate) fn signal_room(&self) {
+        // The coordinator is gone only when the run is over, and then nobody is paused.
+        let _ = self.run.signals.send(Signal::Room(self.number));
     }
 
     /// Notes when a handler was first seen waiting on its record.

@@ -5,29 +5,41 @@
 //! loss and shutdown are three different things and each is handled as such.
 //!
 //! Begin with [`PartitionedExt::partitioned`] on a consumer (or any [`Source`]), then
-//! [`for_each`](Partitioned::for_each) for a handler per record or [`lanes`](Partitioned::lanes) for a
-//! processor per partition.
+//! [`for_each`](Partitioned::for_each) for a handler per record,
+//! [`for_each_batch`](Partitioned::for_each_batch) for one per batch or [`lanes`](Partitioned::lanes) for a
+//! processor per partition. Records of one partition run one after the other, by key or side by side
+//! ([`Ordering`]); what a failure means is an [`ErrorPolicy`].
 
+mod batch;
 mod config;
 mod consumer;
+pub mod dead_letter;
+mod dispatch;
 mod driver;
 mod error;
 mod handler;
 mod lane;
 mod monitor;
+mod ordering;
+mod policy;
+mod slots;
 mod source;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use config::{ErrorPolicy, Ordering, Partitioned, PartitionedBuilder, PartitionedExt};
+pub use batch::{Batch, BatchHandler};
+pub use config::{Partitioned, PartitionedBuilder, PartitionedExt};
+pub use dead_letter::{DeadLetter, DeadLetterError, DeadLetterTopic, DeadLetters};
 pub use error::{
     BoxError, ConfigError, ConfigErrorKind, LaneCommitError, LaneReport, RunEndReason, RunError, RunReport,
 };
 pub use handler::{Handler, Processor};
 pub use lane::{Delivered, FencingToken, Lane, LaneStream};
 pub use monitor::{LaneSnapshot, Monitor, WaitingFor};
+pub use ordering::{LaneKey, Ordering};
+pub use policy::{DeadLetterTo, ErrorPolicy, Retry};
 pub use source::{
     CommitConfiguration, CommitError, CommitErrorKind, CommitOffset, GroupMetadata, RevocationHold, Source,
     SourceBatch, SourceEvent, SourceEvents,
 };
-pub use tramline_core::lanes::{CommitPolicy, LaneId, LaneState, StopPolicy, StopReason};
+pub use tramline_core::lanes::{Backoff, CommitPolicy, LaneId, LaneState, StopPolicy, StopReason};

@@ -1,6 +1,7 @@
 //! From how lanes and run ended to what the caller is told.
 
 use std::any::Any;
+use std::fmt;
 
 use tokio::task::JoinError;
 use tramline_core::lanes::{CommitRefusal, EndCause, LaneId, LaneNumber, RunEnd};
@@ -11,10 +12,36 @@ use crate::source::Source;
 
 /// How a lane's processor failed.
 pub(crate) enum LaneFailure {
-    Handler { offset: Option<i64>, error: BoxError },
+    Handler {
+        offset: Option<i64>,
+        error: BoxError,
+    },
     Panicked(String),
+    /// The record could not be written elsewhere after it failed for this cause.
+    DeadLetter {
+        offset: Option<i64>,
+        error: BoxError,
+        cause: String,
+    },
     EndedEarly,
-    OutOfOrder { offset: i64, expected: i64 },
+    OutOfOrder {
+        offset: i64,
+        expected: i64,
+    },
+}
+
+impl fmt::Display for LaneFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Handler { error, .. } => write!(f, "{error}"),
+            Self::Panicked(message) => write!(f, "panicked: {message}"),
+            Self::DeadLetter { error, cause, .. } => {
+                write!(f, "no dead letter could be written: {error}; the record failed with: {cause}")
+            }
+            Self::EndedEarly => f.write_str("returned although the partition is still assigned"),
+            Self::OutOfOrder { offset, expected } => write!(f, "offset {offset} came after {}", expected - 1),
+        }
+    }
 }
 
 impl LaneFailure {
@@ -24,7 +51,7 @@ impl LaneFailure {
     }
 }
 
-fn panic_message(payload: &(dyn Any + Send)) -> String {
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&str>() {
         (*text).to_owned()
     } else if let Some(text) = payload.downcast_ref::<String>() {
@@ -110,6 +137,9 @@ impl<S: Source, L: StartLane> Driver<'_, S, L> {
         match self.failures.remove(&number) {
             Some((lane, LaneFailure::Handler { offset, error })) => {
                 RunError::Handler { lane, offset, source: error, report }
+            }
+            Some((lane, LaneFailure::DeadLetter { offset, error, cause })) => {
+                RunError::DeadLetter { lane, offset, source: error, cause, report }
             }
             Some((lane, LaneFailure::Panicked(message))) => RunError::Panicked { lane, message, report },
             Some((lane, LaneFailure::OutOfOrder { offset, expected })) => RunError::SourceContract {

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tramline_processor::testing::{MemoryControl, MemoryLog, MemorySource};
 use tramline_processor::{
-    Handler, Lane, Monitor, PartitionedBuilder, PartitionedExt, Processor, RunError, RunReport,
+    BatchHandler, Handler, Lane, Monitor, PartitionedBuilder, PartitionedExt, Processor, RunError, RunReport,
 };
 use tramline_wire::{Record, TopicPartition};
 
@@ -63,6 +63,21 @@ pub fn run_on<H: Handler>(
     let run = with(source.partitioned()).build().unwrap();
     let (monitor, stop) = (run.monitor(), CancellationToken::new());
     let task = tokio::spawn(run.for_each(stop.clone().cancelled_owned(), handler));
+    Running { control, monitor, stop, task }
+}
+
+/// As [`for_each`], with a handler of batches.
+pub fn for_each_batch<H: BatchHandler>(
+    log: &MemoryLog,
+    partitions: &[i32],
+    with: impl FnOnce(PartitionedBuilder<MemorySource>) -> PartitionedBuilder<MemorySource>,
+    handler: H,
+) -> Running {
+    let (source, control) = MemorySource::new(log);
+    control.assign(&partitions.iter().copied().map(tp).collect::<Vec<_>>());
+    let run = with(source.partitioned()).build().unwrap();
+    let (monitor, stop) = (run.monitor(), CancellationToken::new());
+    let task = tokio::spawn(run.for_each_batch(stop.clone().cancelled_owned(), handler));
     Running { control, monitor, stop, task }
 }
 
