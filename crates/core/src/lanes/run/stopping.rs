@@ -6,7 +6,8 @@ use core::time::Duration;
 use tramline_wire::TopicPartition;
 
 use super::{
-    Effect, EndCause, LaneEnd, LaneOutcome, LanePhase, OnFailure, Phase, Revocation, RevocationId, Run, StopPolicy,
+    Effect, EndCause, LaneEnd, LaneOutcome, LanePhase, OnFailure, Phase, Revocation, RevocationId, Run,
+    StopPolicy,
 };
 use crate::lanes::{LaneNumber, StopReason};
 use crate::time::Instant;

@@ -316,6 +316,8 @@ fn a_second_revocation_of_a_partition_takes_the_place_of_the_first() {
     world.end_lane(lane, LaneOutcome::Finished);
     world.answer_commit(None);
     assert!(world.held.is_empty());
+}
+
 #[test]
 fn t211_t219_a_stopped_partition_is_committed_paused_and_starts_fresh_with_the_next_assignment() {
     let mut world = World::new(RunConfig { on_failure: OnFailure::StopPartition, ..config() });
