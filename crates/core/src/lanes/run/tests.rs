@@ -103,25 +103,27 @@ impl World {
         }
     }
 
+    fn start_lane(&mut self, lane: LaneNumber, id: LaneId) {
+        let live = |other: &LiveLane| !other.ended && other.id.topic_partition == id.topic_partition;
+        assert!(!self.lanes.values().any(live), "a second live lane for {id}");
+        assert!(self.is_ours(&id.topic_partition, id.generation));
+        let lane_ = Lane::new(4, 2);
+        let before = self.lanes.values().filter(|lane| lane.id == id);
+        let live = LiveLane {
+            lane: lane_,
+            out: vec![],
+            ended: false,
+            aborted: false,
+            committed: before.map(|lane| lane.committed).max().unwrap_or(-1),
+            resumes_at: self.left_off.get(&id).copied(),
+            id,
+        };
+        self.lanes.insert(lane, live);
+    }
+
     fn carry_out(&mut self, effect: Effect<Chunk<At>>) {
         match effect {
-            Effect::StartLane { lane, id } => {
-                let live = |other: &LiveLane| !other.ended && other.id.topic_partition == id.topic_partition;
-                assert!(!self.lanes.values().any(live), "a second live lane for {id}");
-                assert!(self.is_ours(&id.topic_partition, id.generation));
-                let lane_ = Lane::new(4, 2);
-                let before = self.lanes.values().filter(|lane| lane.id == id);
-                let live = LiveLane {
-                    lane: lane_,
-                    out: vec![],
-                    ended: false,
-                    aborted: false,
-                    committed: before.map(|lane| lane.committed).max().unwrap_or(-1),
-                    resumes_at: self.left_off.get(&id).copied(),
-                    id,
-                };
-                self.lanes.insert(lane, live);
-            }
+            Effect::StartLane { lane, id } => self.start_lane(lane, id),
             Effect::Deliver { lane, batch } => {
                 let live = self.lanes.get_mut(&lane).unwrap();
                 if let Some(at) = live.resumes_at.take() {
