@@ -24,7 +24,8 @@ pub mod prelude {
         Record, StartOffset, TopicPartition,
     };
     pub use tramline_processor::{
-        CommitPolicy, Delivered, Handler, Lane, LaneStream, PartitionedExt, StopPolicy,
+        Batch, BatchHandler, CommitPolicy, Delivered, ErrorPolicy, Handler, Lane, LaneStream, PartitionedExt,
+        Retry, StopPolicy,
     };
 }
 
