@@ -51,6 +51,8 @@ struct PendingAppend {
     waiting: usize,
     submitted: bool,
     result: Option<Result<(), Failure>>,
+    /// Dropped with this, which is when the append is settled.
+    awaited: Vec<oneshot::Sender<()>>,
 }
 
 struct State {
@@ -173,8 +175,26 @@ impl GroupCoordinator {
         result
     }
 
-    pub(crate) fn topic_deleted(&self, topic: &str) {
-        self.with(|state, _, _| state.machine.topic_deleted(topic));
+    /// Looks at the machine. A report that came meanwhile found the lock taken and relies on us to work it off.
+    fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        let result = look(&self.lock());
+        self.pump();
+        result
+    }
+
+    /// Deletes the topic's offsets, and waits until that is settled: a topic of the same name that is created
+    /// afterwards does not find them.
+    pub(crate) async fn topic_deleted(&self, topic: &str) {
+        let (settled, wait) = oneshot::channel::<()>();
+        self.with(|state, _, _| {
+            state.machine.topic_deleted(topic);
+            self.see_to_outputs(state);
+            if let Some(last) = state.appends.back_mut() {
+                last.awaited.push(settled);
+            }
+        });
+        // The sender is dropped with its append.
+        let _ = wait.await;
     }
 
     /// Answers everyone who waits, and refuses requests from now on.
@@ -188,7 +208,7 @@ impl GroupCoordinator {
     pub(crate) async fn keep_time(&self) {
         let mut expiry = tokio::time::Instant::now() + EXPIRY_INTERVAL;
         loop {
-            let next = self.lock().machine.next_timeout();
+            let next = self.look(|state| state.machine.next_timeout());
             let next = next.map_or(expiry, |at| expiry.min((self.start + at.since_start()).into()));
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
@@ -238,6 +258,7 @@ impl GroupCoordinator {
                         waiting,
                         submitted: false,
                         result: None,
+                        awaited: Vec::new(),
                     });
                 }
                 _ => tracing::error!("an output of the coordinator that its driver does not know"),
@@ -370,7 +391,7 @@ struct Gone<'a> {
 
 impl Drop for Gone<'_> {
     fn drop(&mut self) {
-        let answered = !self.coordinator.lock().replies.contains_key(&self.token);
+        let answered = self.coordinator.look(|state| !state.replies.contains_key(&self.token));
         if !answered {
             self.coordinator.with(|state, now, _| {
                 state.replies.remove(&self.token);

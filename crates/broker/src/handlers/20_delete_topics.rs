@@ -41,7 +41,7 @@ async fn delete(node: &Node, asked: DeleteTopicState) -> DeletableTopicResult {
     let deleting = name.clone();
     let result = node.administer(move |admin| admin.delete(&deleting)).await;
     if result.is_ok() {
-        node.groups.topic_deleted(&name);
+        node.groups.topic_deleted(&name).await;
     }
     row(Some(name), id, result)
 }
