@@ -85,8 +85,7 @@ fn run(hand: &Hand) -> Promised {
             known.push(round);
         }
         if round == 12 {
-            let request =
-                DeleteGroupsRequest { groups_names: vec!["c".into()], ..DeleteGroupsRequest::default() };
+            let request = DeleteGroupsRequest { groups_names: vec!["c".into()] };
             let known = promised.get_mut("c").unwrap();
             if hand.call(1, request).is_some_and(|response| response.results[0].error_code == 0) {
                 known.clear();

@@ -180,11 +180,12 @@ async fn members_come_and_go_and_nothing_is_lost_reordered_overlapped_or_committ
     for (&partition, &end) in &ends {
         assert_eq!(committed(&admin, &group, &topic, partition).await, Some(end), "partition {partition}");
     }
-    let ledger = ledger.lock().unwrap();
-    assert_eq!(ledger.wrong, [] as [String; 0]);
-    let lanes = ledger.expected.len();
-    assert_eq!(lanes, 6 + 8 * 6, "each round moves half of the partitions, and back");
-    drop(ledger);
+    {
+        let ledger = ledger.lock().unwrap();
+        assert_eq!(ledger.wrong, [] as [String; 0]);
+        let lanes = ledger.expected.len();
+        assert_eq!(lanes, 6 + 8 * 6, "each round moves half of the partitions, and back");
+    }
     stand.close().await;
 }
 
