@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 /// The ecosystems in the order in which `all` runs them: the quick ones first.
-pub const NAMES: [&str; 5] = ["clients", "node", "python", "go", "java"];
+pub const NAMES: [&str; 6] = ["clients", "node", "python", "go", "java", "librdkafka"];
 
 /// What one ecosystem's closing line said.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
