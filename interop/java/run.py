@@ -190,7 +190,7 @@ def groups():
     produce("grouped", 1_000)
     consume("grouped", "listed", 1_000)
     said = tool("consumer.group.ConsumerGroupCommand", "--list", "--state")
-    expect(re.search(r"^listed\s+Classic\s+Empty", said, re.MULTILINE), "not listed as empty", said)
+    expect(re.search(r"^listed\s+Empty", said, re.MULTILINE), "not listed as empty", said)
     said = tool("consumer.group.ConsumerGroupCommand", "--describe", "--group", "listed", "--state")
     expect("Empty" in said, "not described", said)
     said = tool("consumer.group.ConsumerGroupCommand", "--describe", "--group", "listed")
