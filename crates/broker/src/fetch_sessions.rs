@@ -251,3 +251,55 @@ fn fresh_id(sessions: &HashMap<i32, Session>) -> Option<i32> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{FetchSessions, MAX_PARTITIONS, MAX_SESSIONS, MIN_IDLE};
+    use tokio::time::Instant;
+    use tramline_wire::messages::fetch_request::{FetchPartition, FetchTopic};
+    use tramline_wire::messages::{FetchRequest, FetchResponse};
+
+    fn open(sessions: &FetchSessions, partitions: usize, now: Instant) -> i32 {
+        let partition = |partition| FetchPartition { partition, ..FetchPartition::default() };
+        let count = i32::try_from(partitions).unwrap();
+        let partitions = (0..count).map(partition).collect();
+        let topic = FetchTopic { topic: "t".into(), partitions, ..FetchTopic::default() };
+        let mut response = FetchResponse::default();
+        sessions.open(&[topic], false, now, &mut response);
+        response.session_id
+    }
+
+    #[test]
+    fn a_full_cache_gives_no_session_until_one_has_been_idle_and_then_that_one_goes() {
+        let (sessions, now) = (FetchSessions::default(), Instant::now());
+        let oldest = open(&sessions, 1, now);
+        for _ in 1..MAX_SESSIONS {
+            assert!(open(&sessions, 1, now + MIN_IDLE / 2) > 0);
+        }
+        assert_eq!(open(&sessions, 1, now + MIN_IDLE / 2), 0);
+        assert!(open(&sessions, 1, now + MIN_IDLE) > 0);
+        let request = FetchRequest { session_id: oldest, session_epoch: 1, ..FetchRequest::default() };
+        assert_eq!(sessions.begin(&mut request.clone(), false, now).unwrap_err().code(), 70);
+    }
+
+    #[test]
+    fn partitions_are_bounded_over_all_sessions_and_a_session_cannot_outgrow_them() {
+        let (sessions, now) = (FetchSessions::default(), Instant::now());
+        let large = open(&sessions, MAX_PARTITIONS - 1, now);
+        assert!(large > 0);
+        assert_eq!(open(&sessions, 2, now), 0);
+        let small = open(&sessions, 1, now);
+        assert!(small > 0);
+        let partition = FetchPartition { partition: 7, ..FetchPartition::default() };
+        let topic = FetchTopic { topic: "u".into(), partitions: vec![partition], ..FetchTopic::default() };
+        let mut request = FetchRequest {
+            session_id: small,
+            session_epoch: 1,
+            topics: vec![topic],
+            ..FetchRequest::default()
+        };
+        assert_eq!(sessions.begin(&mut request, false, now).unwrap_err().code(), 70);
+        let mut quiet = FetchRequest { session_id: large, session_epoch: 1, ..FetchRequest::default() };
+        assert!(sessions.begin(&mut quiet, false, now).is_ok(), "its neighbours go on");
+    }
+}

@@ -251,7 +251,7 @@ async fn topics_are_described_page_by_page() {
         let Some(next) = response.next_cursor else { break };
         cursor = Some(Cursor { topic_name: next.topic_name, partition_index: next.partition_index });
     }
-    assert_eq!(pages, ["a0 a1 b0", "b1 c0 c1"]);
+    assert_eq!(pages, ["__consumer_offsets0 a0 a1", "b0 b1 c0", "c1"]);
     let topics = vec![TopicRequest { name: "nope".into() }];
     let request = DescribeTopicPartitionsRequest { topics, ..DescribeTopicPartitionsRequest::default() };
     assert_eq!(client.call(0, &request).await.topics[0].error_code, 3);
@@ -295,7 +295,8 @@ async fn what_is_not_there_is_told_so_that_tools_go_on() {
         let resources = client.call(version, &ListConfigResourcesRequest::default()).await.config_resources;
         let found: Vec<(i8, &str)> =
             resources.iter().map(|row| (row.resource_type, row.resource_name.as_str())).collect();
-        let expected: &[(i8, &str)] = if version == 0 { &[] } else { &[(2, "t"), (4, "1")] };
+        let expected: &[(i8, &str)] =
+            if version == 0 { &[] } else { &[(2, "__consumer_offsets"), (2, "t"), (4, "1")] };
         assert_eq!(found, expected);
     }
 }

@@ -390,20 +390,6 @@ async fn topics_are_fetched_by_id_from_version_13_on() {
 }
 
 #[tokio::test]
-async fn fetch_sessions_are_never_given_out_and_never_found() {
-    let stage = Stage::new().await;
-    let mut client = stage.client().await;
-    client.create_topic("t", 1).await;
-    let mut request = fetch("t", 0, 0, 0, 1);
-    request.session_epoch = 0;
-    assert_eq!(client.call(FETCH, &request).await.session_id, 0);
-    (request.session_id, request.session_epoch) = (77, 3);
-    let response = client.call(FETCH, &request).await;
-    assert_eq!(response.error_code, ErrorCode::FetchSessionIdNotFound.code());
-    assert!(response.responses.is_empty());
-}
-
-#[tokio::test]
 async fn an_epoch_that_is_not_ours_is_refused_at_once() {
     let stage = Stage::new().await.restart(BrokerConfig::default()).await;
     let mut client = stage.client().await;

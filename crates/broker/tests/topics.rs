@@ -103,7 +103,11 @@ async fn topics_are_created_on_demand_only_where_allowed() {
     assert_eq!(named(&mut client, 12, &["t", "t"], true).await.len(), 1, "answered once");
     let none = MetadataRequest { topics: Some(Vec::new()), ..MetadataRequest::default() };
     assert!(client.call(1, &none).await.topics.is_empty());
-    assert_eq!(client.call(0, &none).await.topics.len(), 2, "in version 0 none means all");
+    assert_eq!(
+        client.call(0, &none).await.topics.len(),
+        3,
+        "in version 0 none means all, the offsets log too"
+    );
     let stage = stage.restart(BrokerConfig::new().auto_create_topics(false)).await;
     let mut client = stage.client().await;
     assert_eq!(named(&mut client, 4, &["u"], true).await[0].error_code, 3);

@@ -24,7 +24,6 @@ async fn handle(
     if wanted(TOPIC) {
         config_resources.extend(
             now.iter()
-                .filter(|topic| !topic.is_internal())
                 .map(|topic| ConfigResource { resource_name: topic.name.clone(), resource_type: TOPIC }),
         );
     }

@@ -27,7 +27,7 @@ async fn handle(
     let node = &context.node;
     let now = node.topics();
     let names: BTreeSet<Str> = if request.topics.is_empty() {
-        now.iter().filter(|topic| !topic.is_internal()).map(|topic| topic.name.clone()).collect()
+        now.iter().map(|topic| topic.name.clone()).collect()
     } else {
         request.topics.into_iter().map(|topic| topic.name).collect()
     };
