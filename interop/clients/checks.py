@@ -182,7 +182,9 @@ def check_a_kcat_group_resumes_after_a_kill(broker):
     topic, group = "kcat-resume", "kcat-group"
     create(broker.address, topic)
     kcat("-P", "-b", broker.address, "-t", topic, input=lines(100))
-    options = ["-b", broker.address, "-X", "auto.offset.reset=earliest", "-q", "-e", "-G", group, topic]
+    # A short session: the kill may come before the broker has heard that the first reader left.
+    session = ["-X", "session.timeout.ms=6000"]
+    options = ["-b", broker.address, "-X", "auto.offset.reset=earliest", *session, "-q", "-e", "-G", group, topic]
     assert kcat(*options) == lines(100), "the first hundred through the group"
     broker.kill()
     broker.start()
@@ -221,6 +223,38 @@ def check_two_members_share_a_topic(broker):
         consumer.close()
     assert len(seen) == count, f"{len(seen)} of {count} records"
     assert owned[0].isdisjoint(owned[1]) and owned[0] | owned[1] == {0, 1, 2, 3}, f"assignment {owned}"
+
+
+def check_kcat_and_our_command_share_a_group(broker):
+    topic, group, count = "mixed", "mixed-group", 400
+    create(broker.address, topic, partitions=4)
+    outputs = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]
+    commands = [
+        [broker.binary, "consume", topic, "-b", broker.address, "-g", group],
+        ["kcat", "-b", broker.address, "-X", "auto.offset.reset=earliest", "-u", "-q", "-G", group, topic],
+    ]
+    members = [subprocess.Popen(command, stdout=output) for command, output in zip(commands, outputs)]
+
+    def printed():
+        for output in outputs:
+            output.seek(0)
+        return [output.read().splitlines() for output in outputs]
+
+    try:
+        sent, until = 0, time.monotonic() + DEADLINE
+        # Goes on until each of them has had some: at first one of them may own everything.
+        while time.monotonic() < until and not all(printed()):
+            produce(broker.address, topic, payloads(count), keys=[f"key {n}" for n in range(count)])
+            sent += count
+        while time.monotonic() < until and sum(map(len, printed())) < sent:
+            time.sleep(0.05)
+        ours, theirs = printed()
+    finally:
+        for member in members:
+            member.terminate()
+            member.wait(timeout=DEADLINE)
+    assert ours and theirs, f"{len(ours)} records came to our command, {len(theirs)} to kcat"
+    assert len(ours) + len(theirs) >= sent, f"{len(ours)} and {len(theirs)} records of {sent}"
 
 
 def main():

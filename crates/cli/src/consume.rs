@@ -10,7 +10,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 use tramline::client::{
-    Admin, ConsumeError, Consumer, Event, Events, Fetched, OffsetAndMetadata, OffsetReset, StartOffset,
+    Admin, Assignor, ConsumeError, Consumer, Event, Events, Fetched, OffsetAndMetadata, OffsetReset,
+    StartOffset,
 };
 use tramline::wire::{Record, TopicPartition};
 
@@ -25,7 +26,7 @@ const END_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Prints records until the end asked for, a stop, or a failure.
 pub async fn run(args: Consume, global: &Global, stop: Stop) -> Result<Outcome> {
-    let consumer = open(&args, global).await?;
+    let consumer = stop.or(open(&args, global)).await?;
     let events = args.group.is_some().then(|| consumer.events());
     let mut reading =
         Reading { printer: Printer::new(&args, global.json), ends: None, done: BTreeMap::new(), args };
@@ -58,7 +59,9 @@ async fn open(args: &Consume, global: &Global) -> Result<Consumer> {
                     args.topic
                 ),
             };
-            builder.group(&**group).subscribe([&*args.topic]).offset_reset(reset)
+            // The assignor every Kafka client knows, so that one group may hold kcat, a Java program and this command.
+            let assignors = [Assignor::Range];
+            builder.group(&**group).subscribe([&*args.topic]).assignors(assignors).offset_reset(reset)
         }
     };
     builder.build().await.with_context(what)
@@ -112,6 +115,8 @@ impl Reading {
             Some(Event::Revoked(revocation)) => {
                 self.commit(consumer).await?;
                 self.forget(revocation.partitions());
+                // All are given up at the start of a rebalance: what is ours, and where it ends, is told by the next one.
+                self.ends.take_if(|ends| ends.is_empty());
             }
             Some(Event::Lost { partitions, .. }) => self.forget(&partitions),
             Some(Event::PositionReset { topic_partition, to, from: Some(from), .. }) => {

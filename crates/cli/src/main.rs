@@ -65,8 +65,8 @@ async fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Demo(args) => demo::run(args, &cli.global, stop).await,
         Command::DemoMember(args) => demo::member::run(args, &cli.global, stop).await,
         Command::Produce(args) => produce::run(args, &cli.global, stop).await,
-        Command::Topic(args) => topic::run(args, &cli.global).await,
-        Command::Group(args) => group::run(args, &cli.global).await,
+        Command::Topic(args) => stop.or(topic::run(args, &cli.global)).await,
+        Command::Group(args) => stop.or(group::run(args, &cli.global)).await,
     }
 }
 

@@ -54,7 +54,8 @@ pub async fn run(args: Produce, global: &Global, stop: Stop) -> Result<Outcome> 
         AcksArg::Written => Acks::Written,
         AcksArg::Forced => Acks::Forced,
     };
-    let producer = Producer::new(cluster::config(global), ProducerConfig::new().acks(acks))
+    let producer = stop
+        .or(async { Ok(Producer::new(cluster::config(global), ProducerConfig::new().acks(acks)).await?) })
         .await
         .with_context(|| format!("cannot produce to {}", global.brokers()))?;
     let mut summary = Summary::default();

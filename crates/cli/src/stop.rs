@@ -45,6 +45,17 @@ impl Stop {
         });
     }
 
+    /// Does `work`, unless a stop is asked for before it is done: for what has nothing to finish cleanly.
+    ///
+    /// # Errors
+    /// Those of `work`; and that it was interrupted, which leaves open whether what was sent is carried out.
+    pub async fn or<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            done = work => done,
+            () = self.asked() => anyhow::bail!("interrupted; what was asked of the broker may be done or not"),
+        }
+    }
+
     /// Waits until a stop is asked for. Cancel safe.
     pub async fn asked(&self) {
         self.0.cancelled().await;
