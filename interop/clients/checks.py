@@ -228,7 +228,9 @@ def check_two_members_share_a_topic(broker):
 def check_kcat_and_our_command_share_a_group(broker):
     topic, group, count = "mixed", "mixed-group", 400
     create(broker.address, topic, partitions=4)
-    outputs = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]
+    place = tempfile.TemporaryDirectory()
+    paths = [os.path.join(place.name, name) for name in ("ours", "theirs")]
+    outputs = [open(path, "wb") for path in paths]
     commands = [
         [broker.binary, "consume", topic, "-b", broker.address, "-g", group],
         ["kcat", "-b", broker.address, "-X", "auto.offset.reset=earliest", "-u", "-q", "-G", group, topic],
@@ -236,9 +238,12 @@ def check_kcat_and_our_command_share_a_group(broker):
     members = [subprocess.Popen(command, stdout=output) for command, output in zip(commands, outputs)]
 
     def printed():
-        for output in outputs:
-            output.seek(0)
-        return [output.read().splitlines() for output in outputs]
+        # Opened anew: a shared handle would move the place the children write to.
+        found = []
+        for path in paths:
+            with open(path, "rb") as output:
+                found.append(output.read().splitlines())
+        return found
 
     try:
         sent, until = 0, time.monotonic() + DEADLINE
@@ -253,6 +258,9 @@ def check_kcat_and_our_command_share_a_group(broker):
         for member in members:
             member.terminate()
             member.wait(timeout=DEADLINE)
+        for output in outputs:
+            output.close()
+        place.cleanup()
     assert ours and theirs, f"{len(ours)} records came to our command, {len(theirs)} to kcat"
     assert len(ours) + len(theirs) >= sent, f"{len(ours)} and {len(theirs)} records of {sent}"
 
