@@ -57,18 +57,25 @@ macro_rules! both_codecs {
 }
 
 both_codecs! {
-    ApiVersionsRequest ApiVersionsResponse ConsumerProtocolAssignment ConsumerProtocolSubscription
+    AlterConfigsRequest AlterConfigsResponse ApiVersionsRequest ApiVersionsResponse
+    ConsumerProtocolAssignment ConsumerProtocolSubscription CreateAclsRequest CreateAclsResponse
     CreatePartitionsRequest CreatePartitionsResponse CreateTopicsRequest CreateTopicsResponse
-    DeleteGroupsRequest DeleteGroupsResponse DeleteRecordsRequest DeleteRecordsResponse
-    DeleteTopicsRequest DeleteTopicsResponse DescribeClusterRequest DescribeClusterResponse
-    DescribeConfigsRequest DescribeConfigsResponse DescribeGroupsRequest DescribeGroupsResponse
-    FetchRequest FetchResponse FindCoordinatorRequest FindCoordinatorResponse
-    HeartbeatRequest HeartbeatResponse InitProducerIdRequest InitProducerIdResponse
-    JoinGroupRequest JoinGroupResponse LeaveGroupRequest LeaveGroupResponse
-    ListGroupsRequest ListGroupsResponse ListOffsetsRequest ListOffsetsResponse
-    MetadataRequest MetadataResponse OffsetCommitRequest OffsetCommitResponse
-    OffsetFetchRequest OffsetFetchResponse OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse
-    ProduceRequest ProduceResponse RequestHeader ResponseHeader SyncGroupRequest SyncGroupResponse
+    DeleteAclsRequest DeleteAclsResponse DeleteGroupsRequest DeleteGroupsResponse DeleteRecordsRequest
+    DeleteRecordsResponse DeleteTopicsRequest DeleteTopicsResponse DescribeAclsRequest
+    DescribeAclsResponse DescribeClientQuotasRequest DescribeClientQuotasResponse DescribeClusterRequest
+    DescribeClusterResponse DescribeConfigsRequest DescribeConfigsResponse DescribeGroupsRequest
+    DescribeGroupsResponse DescribeLogDirsRequest DescribeLogDirsResponse DescribeProducersRequest
+    DescribeProducersResponse DescribeTopicPartitionsRequest DescribeTopicPartitionsResponse
+    ElectLeadersRequest ElectLeadersResponse FetchRequest FetchResponse FindCoordinatorRequest
+    FindCoordinatorResponse HeartbeatRequest HeartbeatResponse IncrementalAlterConfigsRequest
+    IncrementalAlterConfigsResponse InitProducerIdRequest InitProducerIdResponse JoinGroupRequest
+    JoinGroupResponse LeaveGroupRequest LeaveGroupResponse ListConfigResourcesRequest
+    ListConfigResourcesResponse ListGroupsRequest ListGroupsResponse ListOffsetsRequest
+    ListOffsetsResponse ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse
+    MetadataRequest MetadataResponse OffsetCommitRequest OffsetCommitResponse OffsetDeleteRequest
+    OffsetDeleteResponse OffsetFetchRequest OffsetFetchResponse OffsetForLeaderEpochRequest
+    OffsetForLeaderEpochResponse ProduceRequest ProduceResponse RequestHeader ResponseHeader
+    SyncGroupRequest SyncGroupResponse
 }
 
 #[test]
