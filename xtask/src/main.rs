@@ -2,13 +2,14 @@
 
 mod codegen;
 mod interop;
+mod kafka;
 mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Developer commands of the workspace", arg_required_else_help = true)]
@@ -36,8 +37,21 @@ enum Task {
         #[arg(long)]
         binary: Option<PathBuf>,
     },
+    /// Start or end one Apache Kafka on loopback, for the tests that take `TRAMLINE_TEST_BROKERS`
+    Kafka {
+        #[arg(value_enum)]
+        what: Kafka,
+    },
     /// Check file lengths, first lines, layers and what else the compiler does not
     Tidy,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kafka {
+    /// Start it with empty data, and say `listening on ADDRESS` when it serves
+    Up,
+    /// End what `up` started
+    Down,
 }
 
 fn root() -> Result<PathBuf> {
@@ -65,6 +79,12 @@ fn run(task: Task) -> Result<()> {
             codegen::Outcome::Done(files) => println!("{files} files written"),
         },
         Task::Interop { name, smoke, binary } => interop::run(&root, &name, smoke, binary.as_deref())?,
+        Task::Kafka { what: Kafka::Up } => match kafka::up(&root)? {
+            kafka::Up::Listening(address) => println!("listening on {address}"),
+            kafka::Up::Skipped(tool) => println!("skipped: no {tool}"),
+        },
+        Task::Kafka { what: Kafka::Down } if kafka::down(&root)? => println!("ended"),
+        Task::Kafka { what: Kafka::Down } => println!("nothing runs"),
         Task::Tidy => {
             let (findings, files) = tidy::run(&root)?;
             findings.iter().for_each(|finding| println!("{finding}"));
