@@ -1,6 +1,7 @@
 //! Developer commands of the workspace: `cargo xtask COMMAND`.
 
 mod codegen;
+mod coverage;
 mod interop;
 mod kafka;
 mod tidy;
@@ -23,6 +24,12 @@ enum Task {
     /// Write the messages of the wire crate from Kafka's schemas
     Codegen {
         /// Write nothing; fail with the names of the files that differ
+        #[arg(long)]
+        check: bool,
+    },
+    /// Write which test shows which scenario into the tables of the documents
+    Coverage {
+        /// Write nothing; fail when a scenario has no test or reason, a test no scenario, or a page is old
         #[arg(long)]
         check: bool,
     },
@@ -78,6 +85,12 @@ fn run(task: Task) -> Result<()> {
             codegen::Outcome::Done(files) if check => println!("{files} generated files are up to date"),
             codegen::Outcome::Done(files) => println!("{files} files written"),
         },
+        Task::Coverage { check } => {
+            let coverage = coverage::run(&root, check)?;
+            coverage.findings.iter().for_each(|finding| println!("{finding}"));
+            ensure!(coverage.findings.is_empty(), "{} things to mend", coverage.findings.len());
+            println!("{} scenarios shown, {} excused", coverage.shown, coverage.excused);
+        }
         Task::Interop { name, smoke, binary } => interop::run(&root, &name, smoke, binary.as_deref())?,
         Task::Kafka { what: Kafka::Up } => match kafka::up(&root)? {
             kafka::Up::Listening(address) => println!("listening on {address}"),

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use source::Source;
+pub use source::Source;
 
 /// The most lines a file may have.
 const MAX_LINES: usize = 600;
@@ -65,6 +65,19 @@ pub fn run(root: &Path) -> Result<(Vec<Finding>, usize)> {
     }
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     Ok((findings, paths.len()))
+}
+
+/// Every Rust file of the repository.
+///
+/// # Errors
+/// git does not list the files, or a file cannot be read.
+pub fn rust_sources(root: &Path) -> Result<Vec<Source>> {
+    let paths = tracked(root)?.into_iter().filter(|path| path.ends_with(".rs"));
+    let read = |path: String| {
+        let text = fs::read_to_string(root.join(&path)).with_context(|| path.clone())?;
+        Ok(Source::new(&path, text))
+    };
+    paths.map(read).collect()
 }
 
 /// The files git knows of, and the new ones it does not ignore.
