@@ -123,7 +123,19 @@ impl Catalogue {
             .storage
             .list(&self.dir)
             .map_err(|source| StartError::Io { doing: format!("list {}", self.dir.display()), source })?;
-        Ok(entries.iter().any(|entry| entry.is_dir))
+        // A fresh file system has the latter at its root.
+        let mut folders =
+            entries.iter().filter(|entry| entry.is_dir && entry.name != "lost+found").peekable();
+        if folders.peek().is_none() {
+            return Ok(false);
+        }
+        match folders.find(|folder| !is_partition_dir(&folder.name)) {
+            None => Ok(true),
+            Some(stranger) => Err(StartError::Foreign {
+                directory: self.dir.display().to_string(),
+                found: stranger.name.clone(),
+            }),
+        }
     }
 
     fn damaged(&self, name: &str, reason: &str) -> StartError {
@@ -132,6 +144,12 @@ impl Catalogue {
             reason: format!("{name}: {reason}"),
         }
     }
+}
+
+/// Whether a directory of this name can hold the log of a partition.
+fn is_partition_dir(name: &str) -> bool {
+    name.rsplit_once('-')
+        .is_some_and(|(topic, partition)| !topic.is_empty() && partition.parse::<u32>().is_ok())
 }
 
 /// Where the log of a partition lives.

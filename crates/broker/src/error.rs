@@ -45,6 +45,14 @@ pub enum StartError {
         /// The directory.
         directory: String,
     },
+    /// The data directory holds what no broker has put there, and nothing of a broker. Nothing was touched.
+    #[error("{directory} is no data directory of a broker: it holds {found:?} already")]
+    Foreign {
+        /// The directory.
+        directory: String,
+        /// One of the things in it.
+        found: String,
+    },
     /// A file of the data directory could not be read or written.
     #[error("{doing}: {source}")]
     Io {

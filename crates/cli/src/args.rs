@@ -1,5 +1,6 @@
 //! What the command line accepts: one struct a subcommand, with the examples its help ends with.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
@@ -99,6 +100,8 @@ pub enum Command {
     Produce(Produce),
     /// Print the records of a topic
     Consume(Consume),
+    /// Run a command for each record, in ordered lanes
+    Process(Process),
     /// One member of the demo's group; started by `demo`
     #[command(hide = true)]
     DemoMember(DemoMember),
@@ -142,6 +145,9 @@ pub struct Serve {
     /// Stop cleanly when stdin ends: for a program that starts a broker as its child
     #[arg(long)]
     pub stop_at_eof: bool,
+    /// The global flag, which names whom to talk to: not shown here, since a broker talks to nobody.
+    #[arg(short, long, value_name = "ADDR", hide = true)]
+    pub brokers: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -341,6 +347,67 @@ pub struct Consume {
     /// Print the key and SEP before the value
     #[arg(short, long = "key", value_name = "SEP")]
     pub key_separator: Option<String>,
+}
+
+/// How far `process` runs records of one partition side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OrderArg {
+    /// One after the other
+    Partition,
+    /// Records of one key one after the other, different keys side by side
+    Key,
+    /// All side by side
+    None,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tramline process orders -g kitchen -- ./cook.sh\n  \
+    tramline process orders -g kitchen --order key --workers 8 --retries 3 --dead-letter orders-dead -- ./cook.sh\n  \
+    tramline process orders -g mail -e -- sh -c 'mail -s \"order $TRAMLINE_OFFSET\" cook@example.com'\n\n\
+    The command gets the exact bytes of the value on stdin and ends with 0 when the record is done; only then is its\n\
+    offset committed. In its environment:\n  \
+    TRAMLINE_TOPIC, TRAMLINE_PARTITION, TRAMLINE_OFFSET   where the record is\n  \
+    TRAMLINE_ATTEMPT       1 the first time, 2 when it failed once ...\n  \
+    TRAMLINE_KEY           the exact bytes of the key; unset without a key, or when the key has a zero byte\n  \
+    TRAMLINE_KEY_BASE64    the key in base64; unset without a key\n  \
+    TRAMLINE_NULL_VALUE    1 when there is no value, which looks like an empty one on stdin\n  \
+    TRAMLINE_GENERATION    grows with each owner of the partition: a store can refuse an older one\n\n\
+    A record that fails is tried again after a while, --retries times; then it goes to --dead-letter, with the reason in\n\
+    its headers, or the run ends with 1 and the record comes again the next time. The first Ctrl-C or SIGTERM lets\n\
+    running commands finish and commits; a second Ctrl-C ends them too. With -e the run ends when the group has\n\
+    committed everything up to the ends.\n\n\
+    --json prints one event a line, and the commands' own output goes to stderr:\n  \
+    {\"event\":\"assigned\",\"generation\":1,\"partitions\":[0,1]}       also revoked, lost\n  \
+    {\"event\":\"completed\",\"partition\":0,\"offset\":7,\"attempt\":1}\n  \
+    {\"event\":\"failed\",\"partition\":0,\"offset\":8,\"attempt\":1,\"error\":\"exit status 3\",\"then\":\"retry\"}       or dead-letter, stop\n  \
+    {\"event\":\"dead-lettered\",\"partition\":0,\"offset\":8,\"attempts\":2,\"topic\":\"orders-dead\"}\n  \
+    {\"event\":\"committed\",\"partition\":0,\"offset\":9}\n  \
+    {\"event\":\"end\",\"reason\":\"end\",\"completed\":8,\"retries\":1,\"dead_lettered\":1,\"error\":null}       or stopped, failed")]
+pub struct Process {
+    /// The topic
+    pub topic: String,
+    /// The group that shares the partitions and keeps the commits
+    #[arg(short, long, value_name = "GROUP")]
+    pub group: String,
+    /// What runs side by side within a partition
+    #[arg(long, value_enum, default_value_t = OrderArg::Partition, value_name = "partition|key|none", hide_possible_values = true)]
+    pub order: OrderArg,
+    /// How many commands run at once for each partition, in the orders key and none
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub workers: u16,
+    /// How often a record that failed is tried again
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(..1_000_000))]
+    pub retries: u32,
+    /// Where records go that failed for good; made when missing
+    #[arg(long, value_name = "TOPIC")]
+    pub dead_letter: Option<String>,
+    /// Stop at the ends seen at the start
+    #[arg(short, long)]
+    pub end: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, num_args = 1.., value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 
 mod children;
 mod fold;
+mod folder;
 mod follow;
 mod input;
 pub mod member;
@@ -14,13 +15,13 @@ mod view;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use tempfile::TempDir;
 use tramline::client::{Admin, ClientConfig, NewTopic};
 
 use crate::args::{Demo, Global};
 use crate::stop::Stop;
 use crate::{Outcome, output};
 use children::BrokerProcess;
+use folder::Folder;
 
 const EVENTS: &str = "flights";
 const RESULTS: &str = "flights.done";
@@ -31,20 +32,20 @@ const PARTITIONS: i32 = 6;
 pub struct Stage {
     // Before the folder: dropped in this order, so that nobody writes into a folder that is being removed.
     broker: Option<BrokerProcess>,
-    folder: TempDir,
+    folder: Folder,
     config: ClientConfig,
     address: String,
 }
 
 impl Stage {
     async fn build(global: &Global) -> Result<Self> {
-        let folder =
-            tempfile::Builder::new().prefix("tramline-demo-").tempdir().context("no temporary folder")?;
+        let folder = Folder::new()?;
         // Only a cluster named on this command line is used: an address in the environment is for the other commands.
         let (broker, address) = match global.explicit_brokers() {
             Some(address) => (None, address.to_owned()),
             None => {
-                let broker = BrokerProcess::start(folder.path()).await?;
+                let broker = BrokerProcess::start(folder.path()).await;
+                let broker = broker.map_err(|error| folder.blame(error))?;
                 let address = broker.address().to_owned();
                 (Some(broker), address)
             }
@@ -107,6 +108,12 @@ pub async fn run(args: Demo, global: &Global, stop: Stop) -> Result<Outcome> {
         stage = built => {
             let mut stage = stage?;
             let report = run::run(&mut stage, &input, &stop).await;
+            let report = report.map_err(|error| stage.folder.blame(error));
+            if let (Ok(Some(report)), Some(room)) = (&report, stage.folder.room())
+                && !report.holds()
+            {
+                output::note(room);
+            }
             let struck = stage.strike(args.keep).await;
             let report = report?;
             struck?;

@@ -44,6 +44,9 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     match cause.downcast_ref::<StartError>()? {
         StartError::NotLoopback { .. } => Some("with --insecure it is allowed all the same"),
         StartError::Bind { .. } => Some("choose another address, or any free port: --listen 127.0.0.1:0"),
+        StartError::Foreign { .. } => {
+            Some("give the broker a folder of its own: --data DIR; it is made when missing")
+        }
         StartError::InUse { .. } => {
             Some("stop the other broker first, or give this one a folder of its own: --data DIR")
         }
@@ -56,6 +59,9 @@ fn of_call(error: &CallError) -> Option<&'static str> {
         CallError::Unreachable { .. } => Some(
             "is a broker running there? Start one with `tramline serve --data DIR`, or name another with -b HOST:PORT",
         ),
+        CallError::NotKafka { .. } => {
+            Some("name the address of a broker with -b HOST:PORT; TLS is not spoken yet")
+        }
         CallError::BadAddress(_) => Some("name brokers as -b HOST:PORT[,HOST:PORT...]"),
         _ => None,
     }
@@ -66,6 +72,9 @@ fn of_code(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::UnknownTopicOrPartition => {
             Some("`tramline topic list` shows the topics there are, `tramline topic create NAME` makes one")
         }
+        ErrorCode::KafkaStorageError => Some(
+            "the broker could not write: is its disk full? It says more on its own stderr, and needs a restart then",
+        ),
         ErrorCode::GroupIdNotFound => Some("`tramline group list` shows the groups there are"),
         ErrorCode::NonEmptyGroup => Some("stop its members first"),
         _ => None,

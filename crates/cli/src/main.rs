@@ -4,12 +4,14 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod child;
 mod cluster;
 mod consume;
 mod demo;
 mod explain;
 mod group;
 mod output;
+mod process;
 mod produce;
 mod serve;
 mod stop;
@@ -64,6 +66,7 @@ async fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Consume(args) => consume::run(args, &cli.global, stop).await,
         Command::Demo(args) => demo::run(args, &cli.global, stop).await,
         Command::DemoMember(args) => demo::member::run(args, &cli.global, stop).await,
+        Command::Process(args) => process::run(args, &cli.global, stop).await,
         Command::Produce(args) => produce::run(args, &cli.global, stop).await,
         Command::Topic(args) => stop.or(topic::run(args, &cli.global)).await,
         Command::Group(args) => stop.or(group::run(args, &cli.global)).await,

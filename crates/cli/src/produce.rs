@@ -2,12 +2,18 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::pin::pin;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
-use tramline::client::{Acks, Delivery, Producer, ProducerConfig, ProducerRecord};
+use tokio::time::timeout;
+use tramline::client::{
+    Acks, Admin, AdminError, Delivery, Producer, ProducerConfig, ProducerRecord, SendError,
+};
+use tramline::wire::ErrorCode;
 
 use crate::args::{AcksArg, Global, Produce};
 use crate::stop::Stop;
@@ -19,6 +25,10 @@ const OPEN: usize = 100_000;
 const LONGEST: usize = 64 << 20;
 /// Failures that are printed one by one.
 const SHOWN: u64 = 5;
+
+/// How long the first record waits for its topic before anyone asks whether there is one: a broker that makes topics on
+/// its own has made it by then.
+const TOPIC_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The last line on stdout.
 #[derive(Debug, Default, Serialize)]
@@ -75,7 +85,12 @@ pub async fn run(args: Produce, global: &Global, stop: Stop) -> Result<Outcome> 
             summary.fail(number, &format_args!("a line of {read} bytes, at most {LONGEST} can be read"));
             continue;
         }
-        match producer.send(record(&args, &line)).await {
+        let sent = if number == 1 {
+            stop.or(send_first(&producer, record(&args, &line), &args.topic, global)).await?
+        } else {
+            producer.send(record(&args, &line)).await
+        };
+        match sent {
             Ok(delivery) => open.push_back((number, delivery)),
             Err(error) => summary.fail(number, &error),
         }
@@ -93,6 +108,26 @@ pub async fn run(args: Produce, global: &Global, stop: Stop) -> Result<Outcome> 
     let _ = producer.close().await;
     output::json(&summary)?;
     Ok(if summary.failed == 0 { Outcome::Done } else { Outcome::Failed })
+}
+
+/// Sends a record whose topic may not be there: that is found out early, instead of by the end of all patience.
+async fn send_first(
+    producer: &Producer,
+    record: ProducerRecord,
+    topic: &str,
+    global: &Global,
+) -> Result<Result<Delivery, SendError>> {
+    let mut sending = pin!(producer.send(record));
+    if let Ok(sent) = timeout(TOPIC_PATIENCE, &mut sending).await {
+        return Ok(sent);
+    }
+    match Admin::new(cluster::config(global)).describe_topic(topic).await {
+        Err(AdminError::Refused(refusal)) if refusal.code == ErrorCode::UnknownTopicOrPartition => {
+            Err(anyhow::Error::new(refusal)
+                .context(format!("there is no topic {topic}, and the broker makes none")))
+        }
+        _ => Ok(sending.await),
+    }
 }
 
 /// Reads up to and with the next line feed and answers how many bytes that took, 0 at the end. What goes over `LONGEST`

@@ -4,11 +4,15 @@ use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::child::Children;
 use crate::output;
 
 /// Becomes true at the first signal, for everyone who holds a clone.
 #[derive(Debug, Clone)]
-pub struct Stop(CancellationToken);
+pub struct Stop {
+    token: CancellationToken,
+    children: Children,
+}
 
 impl Stop {
     /// Listens for the signals from now on.
@@ -16,7 +20,8 @@ impl Stop {
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let token = CancellationToken::new();
-        let stop = Self(token.clone());
+        let children = Children::default();
+        let stop = Self { token: token.clone(), children: children.clone() };
         tokio::spawn(async move {
             tokio::select! {
                 _ = interrupt.recv() => {}
@@ -25,6 +30,7 @@ impl Stop {
             token.cancel();
             interrupt.recv().await;
             output::note("stopped at once: work that was not finished will be done again");
+            children.kill_all();
             std::process::exit(130);
         });
         Ok(stop)
@@ -32,12 +38,17 @@ impl Stop {
 
     /// The token behind it, for what takes one.
     pub fn token(&self) -> CancellationToken {
-        self.0.clone()
+        self.token.clone()
+    }
+
+    /// Where commands are known that must not outlive a second Ctrl-C.
+    pub fn children(&self) -> Children {
+        self.children.clone()
     }
 
     /// Asks for a stop when stdin ends, so that a child never outlives the process that started it.
     pub fn at_end_of_stdin(&self) {
-        let token = self.0.clone();
+        let token = self.token.clone();
         // A thread of its own: a read of stdin cannot be cancelled, and would keep the runtime from ending.
         std::thread::spawn(move || {
             let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
@@ -58,6 +69,6 @@ impl Stop {
 
     /// Waits until a stop is asked for. Cancel safe.
     pub async fn asked(&self) {
-        self.0.cancelled().await;
+        self.token.cancelled().await;
     }
 }

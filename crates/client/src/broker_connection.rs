@@ -41,10 +41,12 @@ impl BrokerConnection {
     /// Connects to `address` and finds out what it speaks. Bounded by the connect timeout.
     pub(crate) async fn dial(address: &str, config: &ClientConfig) -> Result<Self, CallError> {
         let mut handshake = Handshake::new(NEWEST_HANDSHAKE);
+        let mut connected = false;
         let attempt = async {
             loop {
                 let transport =
                     Transport::dial(address).await.map_err(|cause| unreachable(address, cause))?;
+                connected = true;
                 match shake_hands(transport, &mut handshake, address, config).await {
                     // Some brokers close instead of refusing a version they do not know: older ones, on new sockets.
                     Err(CallError::Lost(Poison::Closed)) if handshake.handle_closed().is_some() => {}
@@ -54,6 +56,11 @@ impl BrokerConnection {
         };
         match tokio::time::timeout(config.connect_timeout, attempt).await {
             Ok(done) => done,
+            Err(_) if connected => {
+                let what =
+                    "it takes connections and does not answer the version handshake; is it a Kafka broker?";
+                Err(unreachable(address, io::Error::new(io::ErrorKind::TimedOut, what)))
+            }
             Err(_) => Err(unreachable(address, io::Error::from(io::ErrorKind::TimedOut))),
         }
     }
@@ -97,7 +104,8 @@ async fn shake_hands(
     let mut correlation_id = 0;
     loop {
         correlation_id += 1;
-        let answer = ask_versions(&mut transport, handshake.version(), correlation_id, config).await?;
+        let answer =
+            ask_versions(&mut transport, handshake.version(), correlation_id, address, config).await?;
         let advertised = answer.api_keys.iter().map(|k| (k.api_key, k.min_version, k.max_version));
         match handshake.handle_answer(answer.error_code, advertised) {
             Step::Done(versions) => return Ok(BrokerConnection::spawn(transport, versions, config)),
@@ -114,6 +122,7 @@ async fn ask_versions(
     transport: &mut Transport,
     version: i16,
     correlation_id: i32,
+    address: &str,
     config: &ClientConfig,
 ) -> Result<ApiVersionsResponse, CallError> {
     let request = ApiVersionsRequest {
@@ -130,7 +139,8 @@ async fn ask_versions(
     let mut buffer = BytesMut::new();
     loop {
         let undecodable = CallError::Lost(Poison::Undecodable);
-        if let Some(frame) = decoder.decode(&mut buffer).map_err(|_| undecodable.clone())? {
+        let framed = decoder.decode(&mut buffer);
+        if let Some(frame) = framed.map_err(|_| not_kafka(address, &buffer))? {
             let (got, answer) = decode_versions(frame, version).ok_or(undecodable)?;
             if got != correlation_id {
                 return Err(CallError::Lost(Poison::WrongCorrelationId { expected: correlation_id, got }));
@@ -141,6 +151,17 @@ async fn ask_versions(
             return Err(CallError::Lost(Poison::Closed));
         }
     }
+}
+
+/// The first bytes from there are no length of a frame that this client takes.
+fn not_kafka(address: &str, began: &[u8]) -> CallError {
+    // TLS records of an alert begin so, and web servers with their name.
+    let what = match began {
+        [0x15, 3, ..] => "it speaks TLS".to_owned(),
+        _ if began.starts_with(b"HTTP/") => "it answered as a web server".to_owned(),
+        _ => format!("its answer begins with {:?}", began[..began.len().min(16)].escape_ascii().to_string()),
+    };
+    CallError::NotKafka { address: address.to_owned(), what }
 }
 
 /// An answer that carries error 35 has the shape of version 0, whatever was asked.

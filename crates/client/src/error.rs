@@ -22,6 +22,14 @@ pub enum CallError {
         /// What the operating system said.
         cause: Arc<io::Error>,
     },
+    /// What listens there is no Kafka broker. Nothing but the version handshake was sent.
+    #[error("{address} is not a Kafka broker: {what}")]
+    NotKafka {
+        /// Who answered.
+        address: String,
+        /// What it did.
+        what: String,
+    },
     /// The broker did not agree to any version of the version handshake. Nothing was sent.
     #[error("{address} refused the version handshake with {code}")]
     HandshakeRefused {
@@ -77,6 +85,7 @@ impl CallError {
             | Self::NoController => true,
             Self::NoCoordinator { code } => code.is_retriable(),
             Self::BadAddress(_)
+            | Self::NotKafka { .. }
             | Self::HandshakeRefused { .. }
             | Self::Unsupported(_)
             | Self::Encode(_)

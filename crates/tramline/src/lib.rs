@@ -32,3 +32,19 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/processing.md")]
+struct Processing;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/migration/confluent-kafka-dotnet.md")]
+struct FromConfluentDotnet;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/migration/parallel-consumer.md")]
+struct FromParallelConsumer;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/migration/akka-pekko.md")]
+struct FromAkka;

@@ -152,3 +152,26 @@ fn two_members_share_the_partitions_and_print_each_record_once() {
         .sum();
     assert_eq!((lag, lines.try_recv().ok()), (0, None));
 }
+
+#[test]
+fn partitions_that_are_added_are_read_by_a_group_that_runs() {
+    let shell = Shell::new();
+    shell.ok(&["topic", "create", "t"]);
+    let mut consumer = shell.spawn(&["consume", "t", "-g", "g", "--json"]);
+    let mut out = BufReader::new(consumer.stdout.take().unwrap());
+    shell.produce(&["t"], b"before\n");
+    let mut next = || {
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        serde_json::from_str::<serde_json::Value>(&line).unwrap()
+    };
+    assert_eq!(next()["value"], "before");
+    shell.ok(&["topic", "grow", "t", "-p", "4"]);
+    let input: String = (0..40).map(|n| format!("k{n}:after\n")).collect();
+    shell.produce(&["t", "-k", ":"], input.as_bytes());
+    // In the default of a client's settings this took five minutes.
+    let partitions: std::collections::BTreeSet<_> = (0..40).map(|_| next()["partition"].as_i64()).collect();
+    assert_eq!(partitions.len(), 4);
+    signal(&consumer, "TERM");
+    assert_eq!(wait(consumer).code, 0);
+}

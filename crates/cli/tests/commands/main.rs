@@ -8,6 +8,7 @@ mod common;
 mod consume;
 mod demo;
 mod groups;
+mod process;
 mod produce;
 mod serve;
 mod shell;
@@ -17,7 +18,7 @@ use shell::{Shell, run};
 
 #[test]
 fn wrong_usage_ends_with_2_and_says_how_to_go_on() {
-    let lines: [&[&str]; 11] = [
+    let lines: [&[&str]; 15] = [
         &[],
         &["nonsense"],
         &["topic"],
@@ -29,6 +30,10 @@ fn wrong_usage_ends_with_2_and_says_how_to_go_on() {
         &["produce", "t", "--acks", "maybe"],
         &["group", "reset", "g", "--topic", "t", "--to", "-1"],
         &["serve"],
+        &["process", "t", "-g", "g"],
+        &["process", "t", "-g", "g", "--"],
+        &["process", "t", "--", "true"],
+        &["process", "t", "-g", "g", "--workers", "0", "--", "true"],
     ];
     for line in lines {
         let ended = run(line, b"");
@@ -39,11 +44,12 @@ fn wrong_usage_ends_with_2_and_says_how_to_go_on() {
 
 #[test]
 fn help_has_examples_and_ends_with_0() {
-    let commands: [&[&str]; 13] = [
+    let commands: [&[&str]; 14] = [
         &["demo"],
         &["serve"],
         &["produce"],
         &["consume"],
+        &["process"],
         &["topic", "create"],
         &["topic", "list"],
         &["topic", "describe"],
@@ -85,12 +91,17 @@ fn the_broker_is_named_by_a_flag_on_either_side_or_by_the_environment() {
 
 #[test]
 fn without_a_broker_each_command_fails_and_says_how_to_start_one() {
-    let commands: [&[&str]; 4] =
-        [&["topic", "list"], &["produce", "t"], &["consume", "t", "-e"], &["group", "describe", "g"]];
+    let commands: [&[&str]; 5] = [
+        &["topic", "list"],
+        &["produce", "t"],
+        &["consume", "t", "-e"],
+        &["group", "describe", "g"],
+        &["process", "t", "-g", "g", "--", "true"],
+    ];
     // Side by side: each waits a few seconds for a broker that may be about to start.
     let ended: Vec<_> = std::thread::scope(|scope| {
         let runs =
-            commands.map(|line| scope.spawn(move || run(&[line, &["-b", "127.0.0.1:1"]].concat(), b"")));
+            commands.map(|line| scope.spawn(move || run(&[&["-b", "127.0.0.1:1"], line].concat(), b"")));
         runs.map(|run| run.join().unwrap()).into()
     });
     for ended in ended {

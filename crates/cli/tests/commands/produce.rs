@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use crate::Shell;
-use crate::common::signal;
-use crate::shell::wait;
+use crate::common::{Serve, signal};
+use crate::shell::{run_with, wait};
 
 #[test]
 fn each_line_is_a_record_with_exactly_its_bytes() {
@@ -71,6 +71,19 @@ fn a_broker_that_dies_and_comes_back_costs_no_line_and_doubles_none() {
     let ended = wait(producer);
     assert_eq!((ended.code, ended.out.as_str()), (0, "{\"produced\":6000,\"failed\":0}\n"), "{}", ended.err);
     assert_eq!(shell.ok(&["consume", "t", "-e"]).out, lines(0..6000));
+}
+
+#[test]
+fn a_topic_that_nobody_makes_is_a_failure_that_comes_soon_and_says_what_to_do() {
+    let settings = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(settings.path(), "auto-create-topics = false\n").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let serve = Serve::start(folder.path(), &["--config", &settings.path().to_string_lossy()]);
+    // Less than the two minutes a record is given to arrive: `wait` gives up before.
+    let ended = run_with(&["produce", "nope"], b"1\n2\n", Some(&serve.address));
+    assert_eq!((ended.code, ended.out.as_str()), (1, ""));
+    assert!(ended.err.contains("there is no topic nope"), "{}", ended.err);
+    assert!(ended.err.contains("tramline topic create"), "{}", ended.err);
 }
 
 #[test]

@@ -126,3 +126,74 @@ fn the_settings_file_is_read_and_its_mistakes_are_named() {
     signal(&broker, "TERM");
     assert_eq!(wait(broker).code, 0);
 }
+
+#[test]
+fn its_help_does_not_offer_brokers_to_talk_to() {
+    let help = run(&["serve", "--help"], b"").out;
+    assert!(!help.contains("--brokers") && help.contains("--listen"), "{help}");
+    assert!(run(&["topic", "list", "--help"], b"").out.contains("--brokers"));
+    // It is a global flag all the same: a line that gives it to every command is no wrong usage.
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data").to_string_lossy().into_owned();
+    for line in [
+        &["-b", "127.0.0.1:1", "serve", "--data", &data, "--listen", "127.0.0.1:0"][..],
+        &["serve", "-b", "127.0.0.1:1", "--data", &data, "--listen", "127.0.0.1:0"],
+    ] {
+        let mut broker = spawn(line, Some("127.0.0.1:1"));
+        let mut out = String::new();
+        BufReader::new(broker.stdout.take().unwrap()).read_line(&mut out).unwrap();
+        assert!(out.starts_with("listening on "), "{out}");
+        signal(&broker, "TERM");
+        assert_eq!(wait(broker).code, 0);
+    }
+}
+
+#[test]
+fn a_folder_of_somebody_else_is_named_as_such_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("src/bin")).unwrap();
+    let data = folder.path().to_string_lossy();
+    let ended = run(&["serve", "--data", &data, "--listen", "127.0.0.1:0"], b"");
+    assert_eq!((ended.code, ended.out.as_str()), (1, ""));
+    assert!(ended.err.contains("\"src\"") && ended.err.contains("folder of its own"), "{}", ended.err);
+    assert!(!ended.err.contains("damaged"), "{}", ended.err);
+    std::fs::remove_dir_all(folder.path().join("src")).unwrap();
+    std::fs::create_dir(folder.path().join("lost+found")).unwrap();
+    let mut broker = spawn(&["serve", "--data", &data, "--listen", "127.0.0.1:0"], None);
+    let mut line = String::new();
+    BufReader::new(broker.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("listening on "), "a fresh file system is empty: {line}");
+    signal(&broker, "TERM");
+    assert_eq!(wait(broker).code, 0);
+}
+
+/// Takes connections, reads, and answers each with these bytes; then says nothing more.
+fn peer(answer: &'static [u8]) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut some = [0; 64];
+            let _ = stream.read(&mut some);
+            let _ = std::io::Write::write_all(&mut stream, answer);
+            kept.push(stream);
+        }
+    });
+    address
+}
+
+#[test]
+fn a_peer_that_is_no_broker_is_called_that() {
+    for (answer, says) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "is not a Kafka broker: it answered as a web server"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "is not a Kafka broker: it speaks TLS"),
+        (b"SSH-2.0-x\r\n", "is not a Kafka broker: its answer begins with \"SSH-2.0-x"),
+        (b"", "it takes connections and does not answer"),
+    ] {
+        let ended = run(&["topic", "list", "-b", &peer(answer)], b"");
+        assert_eq!((ended.code, ended.out.as_str()), (1, ""));
+        assert!(ended.err.contains(says), "{says}: {}", ended.err);
+    }
+}

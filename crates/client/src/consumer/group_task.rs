@@ -16,6 +16,10 @@ use crate::cluster::{Cluster, Target};
 /// How long until topics that are subscribed to and do not exist are asked for again.
 const MISSING_TOPIC_RETRY: Duration = Duration::from_secs(1);
 
+/// How old the leader of a group lets its view of the topics grow: partitions that were added have no reader until it
+/// looks. Others need not look.
+const LEADER_METADATA_AGE: Duration = Duration::from_secs(10);
+
 enum Done {
     Answer(RequestId, Result<ResponseBody, Disconnected>),
     Metadata { answered: bool },
@@ -25,7 +29,7 @@ enum Done {
 pub(super) async fn run(shared: Arc<Shared>, cluster: Cluster, topics: Vec<Str>) {
     let mut exchanges = JoinSet::new();
     let mut metadata = cluster.watch_metadata();
-    let mut refresh_at = TokioInstant::now() + cluster.config().metadata_max_age;
+    let (mut refreshed, mut found) = (TokioInstant::now(), true);
     with_member(&shared, |member, now| member.subscribe(now, topics));
     loop {
         let Some((requests, next)) = step(&shared) else { return };
@@ -41,12 +45,8 @@ pub(super) async fn run(shared: Arc<Shared>, cluster: Cluster, topics: Vec<Str>)
             Some(Ok(done)) = exchanges.join_next() => match done {
                 Done::Answer(id, answer) => with_member(&shared, |member, now| member.handle_response(now, id, answer)),
                 Done::Metadata { answered } => {
-                    let pause = if answered && !is_missing(&shared, &cluster) {
-                        cluster.config().metadata_max_age
-                    } else {
-                        MISSING_TOPIC_RETRY
-                    };
-                    refresh_at = TokioInstant::now() + pause;
+                    refreshed = TokioInstant::now();
+                    found = answered && !is_missing(&shared, &cluster);
                     tell_counts(&shared, &cluster);
                 }
             },
@@ -55,8 +55,8 @@ pub(super) async fn run(shared: Arc<Shared>, cluster: Cluster, topics: Vec<Str>)
                 tell_counts(&shared, &cluster);
             }
             () = tokio::time::sleep_until(next) => {}
-            () = tokio::time::sleep_until(refresh_at) => {
-                refresh_at = TokioInstant::now() + cluster.config().metadata_max_age;
+            () = tokio::time::sleep_until(refreshed + metadata_age(&shared, &cluster, found)) => {
+                refreshed = TokioInstant::now();
                 let topics = member_topics(&shared);
                 if !topics.is_empty() {
                     exchanges.spawn(refresh(cluster.clone(), topics));
@@ -70,6 +70,17 @@ fn with_member(shared: &Shared, act: impl FnOnce(&mut tramline_core::group::memb
     let now = shared.now();
     if let Some(membership) = &mut shared.lock().membership {
         act(&mut membership.member, now);
+    }
+}
+
+/// When to ask for the topics again.
+fn metadata_age(shared: &Shared, cluster: &Cluster, found: bool) -> Duration {
+    let configured = cluster.config().metadata_max_age;
+    let leads = shared.lock().membership.as_ref().is_some_and(|membership| membership.member.is_leader());
+    match (found, leads) {
+        (false, _) => MISSING_TOPIC_RETRY,
+        (true, true) => configured.min(LEADER_METADATA_AGE),
+        (true, false) => configured,
     }
 }
 

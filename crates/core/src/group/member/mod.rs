@@ -267,6 +267,12 @@ impl Member {
         topics
     }
 
+    /// Whether this member assigns the group's partitions: it alone can notice that a topic has grown.
+    #[must_use]
+    pub const fn is_leader(&self) -> bool {
+        self.leading.is_some()
+    }
+
     /// The next request to send.
     pub fn poll_request(&mut self) -> Option<MemberRequest> {
         self.requests.pop_front()
