@@ -34,7 +34,7 @@ pub mod run;
 pub use backoff::{Backoff, Jitter};
 pub use budget::Budget;
 pub use commit::{CommitFailure, CommitFailureKind, CommitPolicy, CommitRefusal, CommitRequest, CommitToken};
-pub use key_order::{Dispatcher, DispatcherConfig, HasKey, JobId, Start};
+pub use key_order::{Dispatcher, DispatcherConfig, HasKey, JobId, ParkingConfig, Start};
 pub use lane::{
     Chunk, HasOffset, Lane, LaneId, LaneNumber, LaneState, Offer, Pull, StopReason, Stopped, Work,
 };

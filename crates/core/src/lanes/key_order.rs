@@ -19,6 +19,8 @@ pub trait HasKey {
     fn key(&self) -> Option<&[u8]>;
     /// The key, to keep.
     fn key_bytes(&self) -> Option<Bytes>;
+    /// The record will wait for long: let go of memory that is not its own.
+    fn settle_down(&mut self) {}
 }
 
 impl HasKey for tramline_wire::Record {
@@ -29,7 +31,17 @@ impl HasKey for tramline_wire::Record {
     fn key_bytes(&self) -> Option<Bytes> {
         Self::key_bytes(self)
     }
+
+    fn settle_down(&mut self) {
+        // A record as large as the rest of its batch together is not worth a copy.
+        if self.pinned_bytes() > 2 * self.payload_len() + SMALL {
+            *self = self.detached();
+        }
+    }
 }
+
+/// What a record may keep in memory beside itself without being copied.
+const SMALL: usize = 1024;
 
 /// How much of one lane may run side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +54,19 @@ pub struct DispatcherConfig {
     pub max_batch: usize,
     /// What the hashes of keys depend on. Secret, for keys may be made to collide by whoever produces them.
     pub seed: (u64, u64),
+    /// How many keys, and how many of their records, may be parked.
+    pub parking: ParkingConfig,
+}
+
+/// How much may be parked before the lane is held back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParkingConfig {
+    /// Parked keys.
+    pub max_keys: usize,
+    /// Records of parked keys, those that failed included.
+    pub max_records: usize,
+    /// Whether nothing more is admitted while as many keys are parked as may be.
+    pub holds_back: bool,
 }
 
 impl DispatcherConfig {
@@ -52,14 +77,22 @@ impl DispatcherConfig {
         let max_pending = max_buffered.max(1);
         let workers = handlers.clamp(1, max_pending);
         let max_batch = max_batch.clamp(1, (max_pending / workers).max(1));
-        Self { workers, max_pending, max_batch, seed }
+        Self { workers, max_pending, max_batch, seed, parking: ParkingConfig::default() }
     }
 
     /// One job at a time. A batch takes what is queued, up to `max_batch`.
     #[must_use]
     pub fn one_by_one(max_batch: usize) -> Self {
         let max_batch = max_batch.max(1);
-        Self { workers: 1, max_pending: max_batch, max_batch, seed: (0, 0) }
+        let parking = ParkingConfig::default();
+        Self { workers: 1, max_pending: max_batch, max_batch, seed: (0, 0), parking }
+    }
+
+    /// With keys that may be parked.
+    #[must_use]
+    pub const fn with_parking(mut self, parking: ParkingConfig) -> Self {
+        self.parking = parking;
+        self
     }
 }
 
@@ -106,6 +139,8 @@ enum Phase {
     Ready,
     Running,
     Resting(Instant),
+    /// Its first record failed and stays where it is, with those behind it, until somebody decides.
+    Parked,
     /// One of its records was given up: none after it may run.
     Blocked,
 }
@@ -141,6 +176,8 @@ pub struct Dispatcher<R> {
     resting: BTreeSet<(Instant, u32)>,
     pending: usize,
     running: usize,
+    parked_keys: usize,
+    parked_records: usize,
 }
 
 impl<R> Dispatcher<R> {
@@ -159,16 +196,19 @@ impl<R> Dispatcher<R> {
             resting: BTreeSet::new(),
             pending: 0,
             running: 0,
+            parked_keys: 0,
+            parked_records: 0,
         }
     }
 
     /// How many more records may be admitted.
     #[must_use]
-    pub const fn room(&self) -> usize {
-        self.config.max_pending.saturating_sub(self.pending)
+    pub fn room(&self) -> usize {
+        let room = self.config.max_pending.saturating_sub(self.pending);
+        if self.parked_keys == 0 { room } else { room.min(self.room_beside_parked()) }
     }
 
-    /// How many records are admitted and not finished.
+    /// How many records are admitted, not finished and not parked.
     #[must_use]
     pub const fn pending(&self) -> usize {
         self.pending
@@ -180,7 +220,7 @@ impl<R> Dispatcher<R> {
         self.running
     }
 
-    /// How many key lanes there are: at most one per pending record, and those that were given up.
+    /// How many key lanes there are: at most one per pending record, and those that are parked or were given up.
     #[must_use]
     pub fn key_lanes(&self) -> usize {
         self.lanes.iter().filter(|lane| lane.phase != Phase::Free).count()
@@ -212,14 +252,26 @@ impl<R> Dispatcher<R> {
         R: HasKey,
     {
         let lane = self.keys.find_or_insert(record.key(), || record.key_bytes());
-        self.open(lane, false);
-        self.push(lane, record, ticket);
+        self.admit_to(lane, record, ticket);
     }
 
     /// Admits a record that runs after those that were admitted under an equal key.
-    pub fn admit_under(&mut self, record: R, ticket: Ticket, key: Option<Bytes>) {
+    pub fn admit_under(&mut self, record: R, ticket: Ticket, key: Option<Bytes>)
+    where
+        R: HasKey,
+    {
         let lane = self.keys.find_or_insert(key.as_deref(), || key.clone());
+        self.admit_to(lane, record, ticket);
+    }
+
+    fn admit_to(&mut self, lane: u32, mut record: R, ticket: Ticket)
+    where
+        R: HasKey,
+    {
         self.open(lane, false);
+        if self.parked_keys > 0 && self.lanes[lane as usize].phase == Phase::Parked {
+            record.settle_down();
+        }
         self.push(lane, record, ticket);
     }
 
@@ -237,11 +289,16 @@ impl<R> Dispatcher<R> {
     }
 
     fn push(&mut self, lane: u32, record: R, ticket: Ticket) {
-        if self.lanes[lane as usize].phase == Phase::Blocked {
+        let phase = self.lanes[lane as usize].phase;
+        if phase == Phase::Blocked {
             return;
         }
         let place = self.place(record, ticket);
-        self.pending += 1;
+        if phase == Phase::Parked {
+            self.parked_records += 1;
+        } else {
+            self.pending += 1;
+        }
         let known = &mut self.lanes[lane as usize];
         append(&mut self.places, &mut known.waiting, place);
         if known.phase == Phase::Idle {
@@ -265,8 +322,14 @@ impl<R> Dispatcher<R> {
     }
 
     /// The next job, if a worker is free and any is ready. Its records, all of one key lane and in order, are
-    /// given to `take`; those of a job that rested were given before.
-    pub fn start(&mut self, now: Instant, mut take: impl FnMut(R, Ticket)) -> Option<Start> {
+    /// given to `take`; those of a job that rested or was parked were given before. A record that `alone` is
+    /// true for makes a job by itself.
+    pub fn start(
+        &mut self,
+        now: Instant,
+        alone: impl Fn(&R) -> bool,
+        take: impl FnMut(R, Ticket),
+    ) -> Option<Start> {
         self.end_rests(now);
         if self.running >= self.config.workers {
             return None;
@@ -286,10 +349,21 @@ impl<R> Dispatcher<R> {
         if known.held > 0 {
             return Some(Start::Again(JobId(lane)));
         }
+        self.hand_over(lane, alone, take);
+        Some(Start::Fresh(JobId(lane)))
+    }
+
+    /// Gives the records of the lane's next job to `take`.
+    fn hand_over(&mut self, lane: u32, alone: impl Fn(&R) -> bool, mut take: impl FnMut(R, Ticket)) {
+        let known = &mut self.lanes[lane as usize];
         let from = if known.waiting.len > 0 { &mut known.waiting } else { &mut self.loose };
         while known.held < self.config.max_batch && from.len > 0 {
             let place = from.head;
             let pending = &mut self.places[place as usize];
+            let by_itself = pending.work.as_ref().is_some_and(|(record, _)| alone(record));
+            if by_itself && known.held > 0 {
+                return;
+            }
             from.head = pending.next;
             from.len -= 1;
             if from.len == 0 {
@@ -301,8 +375,10 @@ impl<R> Dispatcher<R> {
             }
             pending.next = self.free;
             self.free = place;
+            if by_itself {
+                return;
+            }
         }
-        Some(Start::Fresh(JobId(lane)))
     }
 
     /// The job's records are finished, however that came.
@@ -410,19 +486,27 @@ impl<R> Dispatcher<R> {
         self.ready.clear();
         self.resting.clear();
         for lane in 0..self.lanes.len() {
+            let phase = self.lanes[lane].phase;
+            if phase == Phase::Parked {
+                self.leave_parking(lane_number(lane));
+            }
             let known = &mut self.lanes[lane];
             let mut waiting = core::mem::replace(&mut known.waiting, List::EMPTY);
-            match known.phase {
-                Phase::Ready | Phase::Resting(_) => {
+            match phase {
+                Phase::Ready | Phase::Resting(_) | Phase::Parked => {
                     self.pending -= core::mem::take(&mut known.held);
                     known.phase = Phase::Idle;
                     self.drop_list(&mut waiting);
-                    self.line_up(u32::try_from(lane).expect("numbers of key lanes are this small"));
+                    self.line_up(lane_number(lane));
                 }
                 _ => self.drop_list(&mut waiting),
             }
         }
     }
+}
+
+fn lane_number(at: usize) -> u32 {
+    u32::try_from(at).expect("numbers of key lanes are this small")
 }
 
 fn append<R>(places: &mut [Pending<R>], list: &mut List, place: u32) {
@@ -433,6 +517,8 @@ fn append<R>(places: &mut [Pending<R>], list: &mut List, place: u32) {
     list.tail = place;
     list.len += 1;
 }
+
+mod parking;
 
 #[cfg(test)]
 mod tests;

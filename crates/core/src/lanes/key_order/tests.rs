@@ -1,16 +1,15 @@
-//! Random admissions, starts, ends and rests against a naive model, and the rules one by one.
+//! The rules of the dispatcher one by one, and random histories against a naive model.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::format;
-use std::string::String;
 use std::time::Duration;
 use std::vec;
 use std::vec::Vec;
 
-use proptest::prelude::*;
-
 use super::*;
 use crate::lanes::OffsetTracker;
+
+mod model;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rec {
@@ -61,7 +60,8 @@ impl Bench {
 
     fn start(&mut self) -> Option<(JobId, Vec<i64>)> {
         let mut taken = Vec::new();
-        let job = match self.dispatcher.start(self.now, |record, ticket| taken.push((record, ticket)))? {
+        let take = |record, ticket| taken.push((record, ticket));
+        let job = match self.dispatcher.start(self.now, |_| false, take)? {
             Start::Fresh(job) => {
                 assert!(!taken.is_empty());
                 assert!(self.jobs.insert(job, taken).is_none(), "a second job of a key");
@@ -273,6 +273,89 @@ fn after_a_job_was_given_up_no_later_record_of_its_key_runs_and_others_do() {
     assert_eq!((bench.dispatcher.pending(), bench.frontier()), (1, None));
 }
 
+fn parking(max_keys: usize, max_records: usize) -> DispatcherConfig {
+    let limits = ParkingConfig { max_keys, max_records, holds_back: true };
+    DispatcherConfig::side_by_side(8, 2, 1, (1, 2)).with_parking(limits)
+}
+
+#[test]
+fn a_parked_key_waits_with_its_later_records_and_others_have_its_worker_and_its_places() {
+    let mut bench = Bench::new(parking(2, 100));
+    bench.admit(named("bad"), 0);
+    bench.admit(named("bad"), 1);
+    let (bad, _) = bench.start().unwrap();
+    bench.dispatcher.park(bad);
+    bench.admit(named("bad"), 2);
+    assert_eq!((bench.dispatcher.room(), bench.dispatcher.pending()), (8, 0));
+    assert_eq!((bench.dispatcher.parked_keys(), bench.dispatcher.parked_records()), (1, 3));
+    bench.admit(named("good"), 3);
+    let (good, offsets) = bench.start().unwrap();
+    assert_eq!((offsets, bench.start()), (vec![3], None));
+    bench.finish(good);
+    assert_eq!((bench.frontier(), bench.tracker.last_processed()), (None, Some(3)));
+    assert!(bench.dispatcher.unpark(bad));
+    for offset in 0..3 {
+        let (job, offsets) = bench.start().unwrap();
+        assert_eq!(offsets, [offset]);
+        bench.finish(job);
+    }
+    assert_eq!((bench.frontier(), bench.dispatcher.key_lanes()), (Some(4), 0));
+}
+
+#[test]
+fn as_many_parked_keys_or_records_as_may_be_hold_the_lane_back() {
+    let mut bench = Bench::new(parking(1, 100));
+    bench.admit(named("bad"), 0);
+    let (bad, _) = bench.start().unwrap();
+    bench.dispatcher.park(bad);
+    assert_eq!(bench.dispatcher.room(), 0, "one key");
+    let mut bench = Bench::new(parking(5, 3));
+    bench.admit(named("bad"), 0);
+    let (bad, _) = bench.start().unwrap();
+    bench.dispatcher.park(bad);
+    assert_eq!(bench.dispatcher.room(), 2, "three records");
+    bench.admit(named("bad"), 1);
+    bench.admit(named("bad"), 2);
+    assert!(bench.dispatcher.room() == 0 && bench.dispatcher.parking_is_full());
+    assert!(bench.dispatcher.take_up(bad));
+    bench.finish(bad);
+    assert_eq!(bench.dispatcher.room(), 6);
+}
+
+#[test]
+fn a_lane_that_is_one_key_admits_nothing_while_that_is_parked() {
+    let limits = ParkingConfig { max_keys: 9, max_records: 9, holds_back: false };
+    let mut bench = Bench::new(DispatcherConfig::one_by_one(1).with_parking(limits));
+    let ticket = bench.tracker.deliver(0, None);
+    bench.dispatcher.admit_together(Rec { key: None, offset: 0 }, ticket);
+    let (job, _) = bench.start().unwrap();
+    bench.dispatcher.park(job);
+    assert_eq!(bench.dispatcher.room(), 0);
+    assert!(bench.dispatcher.unpark(job));
+    assert_eq!(bench.start(), Some((job, vec![0])));
+    bench.finish(job);
+    assert_eq!(bench.dispatcher.room(), 1);
+}
+
+#[test]
+fn a_record_that_is_to_be_alone_makes_a_batch_of_its_own() {
+    let mut bench = Bench::by_key(100, 1, 10);
+    for offset in 0..6 {
+        bench.admit(named("a"), offset);
+    }
+    let mut batches = Vec::new();
+    loop {
+        let mut taken = Vec::new();
+        let alone = |record: &Rec| record.offset == 2;
+        match bench.dispatcher.start(bench.now, alone, |record, _| taken.push(record.offset)) {
+            Some(Start::Fresh(job)) => bench.dispatcher.finish(job),
+            _ => break,
+        }
+        batches.push(taken);
+    }
+    assert_eq!(batches, [vec![0, 1], vec![2], vec![3, 4, 5]]);
+}
+
 #[test]
 fn records_without_order_run_as_workers_are_free_and_in_batches() {
     let mut bench = Bench::by_key(100, 2, 3);
@@ -284,191 +367,4 @@ fn records_without_order_run_as_workers_are_free_and_in_batches() {
     assert_eq!(jobs.iter().map(|job| &job.1[..]).collect::<Vec<_>>(), [&[0, 1, 2][..], &[3, 4, 5]]);
     bench.finish(jobs[1].0);
     assert_eq!(bench.start().unwrap().1, [6]);
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Admit(u8),
-    Start,
-    Finish(usize),
-    Rest(usize, u64),
-    Pass(u64),
-    GiveUp(usize),
-    GiveUpResting,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        8 => (0..9_u8).prop_map(Step::Admit),
-        8 => Just(Step::Start),
-        6 => any::<usize>().prop_map(Step::Finish),
-        2 => (any::<usize>(), 1..50_u64).prop_map(|(which, wait)| Step::Rest(which, wait)),
-        2 => (1..40_u64).prop_map(Step::Pass),
-        1 => any::<usize>().prop_map(Step::GiveUp),
-        1 => Just(Step::GiveUpResting),
-    ]
-}
-
-/// What must be true, kept as plainly as possible.
-#[derive(Default)]
-struct Model {
-    /// Per key, what was admitted and not handed out.
-    waiting: BTreeMap<Option<Vec<u8>>, VecDeque<i64>>,
-    running: BTreeMap<JobId, Option<Vec<u8>>>,
-    resting: BTreeMap<JobId, (Option<Vec<u8>>, Instant)>,
-    blocked: BTreeSet<Option<Vec<u8>>>,
-    pending: usize,
-}
-
-impl Model {
-    fn busy(&self, key: &Option<Vec<u8>>) -> bool {
-        self.running.values().any(|running| running == key)
-            || self.resting.values().any(|(resting, _)| resting == key)
-    }
-
-    fn could_start(&self, now: Instant) -> bool {
-        self.resting.values().any(|&(_, until)| until <= now)
-            || self.waiting.iter().any(|(key, line)| !line.is_empty() && !self.busy(key))
-    }
-
-    fn block(&mut self, key: Option<Vec<u8>>, held: usize) {
-        self.pending -= held + self.waiting.remove(&key).map_or(0, |line| line.len());
-        self.blocked.insert(key);
-    }
-}
-
-fn key_of(number: u8) -> Option<Vec<u8>> {
-    match number {
-        0 => None,
-        1 => Some(Vec::new()),
-        number => {
-            // Long ones that only differ outside of the sample, so that both hashes are met.
-            let mut key = vec![7; 300];
-            key[20] = number;
-            Some(key)
-        }
-    }
-}
-
-proptest! {
-    #[test]
-    fn order_per_key_no_overlap_and_bounded_memory_whatever_comes(
-        (buffer, handlers, batch) in (1..12_usize, 1..6_usize, 1..5_usize),
-        steps in prop::collection::vec(step(), 1..300),
-    ) {
-        let mut bench = Bench::by_key(buffer, handlers, batch);
-        let config = bench.dispatcher.config;
-        let mut model = Model::default();
-        let mut next = 0;
-        for step in steps {
-            match step {
-                Step::Admit(number) if bench.dispatcher.room() > 0 => {
-                    let key = key_of(number);
-                    bench.admit(key.clone(), next);
-                    if !model.blocked.contains(&key) {
-                        model.waiting.entry(key).or_default().push_back(next);
-                        model.pending += 1;
-                    }
-                    next += 1;
-                }
-                Step::Admit(_) => prop_assert_eq!(model.pending, config.max_pending),
-                Step::Start => match bench.start() {
-                    Some((job, offsets)) => {
-                        prop_assert!(model.running.len() < config.workers);
-                        let key = bench.jobs[&job][0].0.key.clone();
-                        if let Some((rested, until)) = model.resting.remove(&job) {
-                            prop_assert!(until <= bench.now && rested == key);
-                        } else {
-                            prop_assert!(!model.busy(&key), "overlap");
-                            let line = model.waiting.get_mut(&key).unwrap();
-                            let due: Vec<i64> = line.drain(..offsets.len()).collect();
-                            prop_assert_eq!(&offsets, &due, "{:?} out of order", key);
-                            prop_assert!(due.len() == config.max_batch || line.is_empty());
-                        }
-                        model.running.insert(job, key);
-                    }
-                    None => prop_assert!(
-                        model.running.len() == config.workers || !model.could_start(bench.now),
-                        "work was ready and a worker free"
-                    ),
-                },
-                Step::Finish(which) => {
-                    if let Some((&job, _)) = model.running.iter().nth(which % model.running.len().max(1)) {
-                        model.running.remove(&job);
-                        model.pending -= bench.jobs[&job].len();
-                        bench.finish(job);
-                    }
-                }
-                Step::Rest(which, wait) => {
-                    if let Some((&job, _)) = model.running.iter().nth(which % model.running.len().max(1)) {
-                        let key = model.running.remove(&job).unwrap();
-                        let until = bench.now + Duration::from_millis(wait);
-                        model.resting.insert(job, (key, until));
-                        bench.dispatcher.rest(job, until);
-                    }
-                }
-                Step::Pass(wait) => bench.now += Duration::from_millis(wait),
-                Step::GiveUp(which) => {
-                    if let Some((&job, _)) = model.running.iter().nth(which % model.running.len().max(1)) {
-                        let key = model.running.remove(&job).unwrap();
-                        model.block(key, bench.jobs.remove(&job).unwrap().len());
-                        bench.dispatcher.give_up(job);
-                    }
-                }
-                Step::GiveUpResting => {
-                    let mut given_up = BTreeSet::new();
-                    bench.dispatcher.give_up_resting(|job| {
-                        given_up.insert(job);
-                    });
-                    prop_assert_eq!(&given_up, &model.resting.keys().copied().collect());
-                    for job in given_up {
-                        let (key, _) = model.resting.remove(&job).unwrap();
-                        model.block(key, bench.jobs.remove(&job).unwrap().len());
-                    }
-                }
-            }
-            prop_assert_eq!(bench.dispatcher.pending(), model.pending);
-            prop_assert_eq!(bench.dispatcher.running(), model.running.len());
-            prop_assert!(bench.dispatcher.places.len() <= config.max_pending);
-            prop_assert!(bench.dispatcher.key_lanes() <= model.pending + model.blocked.len());
-        }
-        // Nobody is forgotten: what was not given up can be finished, in rounds of what is ready.
-        bench.now += Duration::from_secs(1);
-        for job in model.running.keys() {
-            bench.finish(*job);
-        }
-        let mut rounds = 0;
-        while bench.dispatcher.pending() > 0 {
-            for (job, _) in bench.start_all() {
-                bench.finish(job);
-            }
-            rounds += 1;
-            prop_assert!(rounds <= 2 * buffer, "stuck: {}", String::from("nothing is ready"));
-        }
-        prop_assert_eq!(bench.dispatcher.key_lanes(), model.blocked.len());
-    }
-
-    #[test]
-    fn drop_waiting_leaves_what_runs_and_nothing_else(
-        keys in prop::collection::vec(0..5_u8, 1..40), started in 0..6_usize, rested in 0..3_usize,
-    ) {
-        let mut bench = Bench::by_key(64, 5, 2);
-        for (offset, &number) in (0..).zip(&keys) {
-            bench.admit(key_of(number), offset);
-        }
-        let jobs: Vec<JobId> = (0..started).filter_map(|_| bench.start()).map(|(job, _)| job).collect();
-        let rested = rested.min(jobs.len());
-        for &job in &jobs[..rested] {
-            bench.dispatcher.rest(job, Instant::from_start(Duration::from_secs(1)));
-        }
-        bench.dispatcher.drop_waiting();
-        let held: usize = jobs[rested..].iter().map(|job| bench.jobs[job].len()).sum();
-        prop_assert_eq!(bench.dispatcher.pending(), held);
-        prop_assert_eq!(bench.start(), None);
-        prop_assert_eq!(bench.dispatcher.next_timeout(), None);
-        for &job in &jobs[rested..] {
-            bench.finish(job);
-        }
-        prop_assert_eq!((bench.dispatcher.pending(), bench.dispatcher.key_lanes()), (0, 0));
-    }
 }
