@@ -10,13 +10,15 @@ use tramline_core::lanes::{CommitPolicy, DispatcherConfig, StopPolicy};
 use tramline_wire::Record;
 
 use crate::batch::BatchHandler;
+use crate::decode::{Decode, Decoded, Raw, Values};
 use crate::dispatch::Plan;
 use crate::driver::{self, ForEach, ForEachBatch, Lanes};
-use crate::error::{ConfigError, ConfigErrorKind, RunError, RunReport};
+use crate::error::{BoxError, ConfigError, ConfigErrorKind, RunError, RunReport};
 use crate::handler::{Handler, Processor};
 use crate::lane::Registry;
 use crate::monitor::Monitor;
 use crate::ordering::{KeyBy, LaneKey, Ordering};
+use crate::parked::ParkedKeys;
 use crate::policy::{ErrorPolicy, Policy};
 use crate::source::Source;
 
@@ -25,7 +27,8 @@ pub trait PartitionedExt: Source + Sized {
     /// Processes this source in ordered lanes, one per assigned partition. Takes the source, so that nothing
     /// else polls, pauses or assigns it meanwhile; the run gives it back.
     fn partitioned(self) -> PartitionedBuilder<Self> {
-        PartitionedBuilder { source: self, settings: Settings::default(), on_error: ErrorPolicy::default() }
+        let (settings, on_error) = (Settings::default(), ErrorPolicy::default());
+        PartitionedBuilder { source: self, settings, on_error, values: Raw }
     }
 }
 
@@ -74,13 +77,57 @@ fn random() -> u64 {
 
 /// Collects the settings of a run. Nothing is checked before [`build`](Self::build).
 #[derive(Debug)]
-pub struct PartitionedBuilder<S> {
+pub struct PartitionedBuilder<S, V = Raw> {
     source: S,
     settings: Settings,
     on_error: ErrorPolicy,
+    values: V,
 }
 
 impl<S: Source> PartitionedBuilder<S> {
+    /// What the key of a record is in key order. Default: its key on the wire. Must give equal keys for equal
+    /// records; is called once per record, in the lane's task.
+    #[must_use]
+    pub fn key_by(mut self, key: impl Fn(&Record) -> LaneKey + Send + Sync + 'static) -> Self {
+        self.settings.key_by = Some(KeyBy(Arc::new(key)));
+        self
+    }
+
+    /// Decodes every record, and gives handlers a [`Decoded`]: the record and its value.
+    ///
+    /// `decode` runs in the lane's task, once when the record leaves the queue; what is handled again is
+    /// decoded again. An error, or a panic, is a failure of that record like one of its handler, with one
+    /// difference: no retry is tried, since the bytes will be the same. A batch handler never sees such a
+    /// record, and those before and after it do not fail with it. A dead letter carries the bytes as they were
+    /// read. In [`lanes`](Partitioned::lanes) it fails the lane.
+    ///
+    /// What a decoder does not understand but the handler can live without should be a value, not an error.
+    #[must_use]
+    pub fn decode<T, E>(
+        self,
+        decode: impl Fn(&Record) -> Result<T, E> + Send + Sync + 'static,
+    ) -> PartitionedBuilder<S, Decode<T>>
+    where
+        T: Send + Sync + 'static,
+        E: Into<BoxError>,
+    {
+        let Self { source, settings, on_error, values: Raw } = self;
+        PartitionedBuilder { source, settings, on_error, values: Decode::new(decode) }
+    }
+}
+
+impl<S: Source, T: Send + Sync + 'static> PartitionedBuilder<S, Decode<T>> {
+    /// What the key of a record is in key order, by its value; a record that cannot be decoded has its key on
+    /// the wire. Default: what was set before [`decode`](PartitionedBuilder::decode), else the key on the wire.
+    /// Is called once per record, in the lane's task.
+    #[must_use]
+    pub fn key_by(mut self, key: impl Fn(&Decoded<T>) -> LaneKey + Send + Sync + 'static) -> Self {
+        self.values.key_by = Some(Arc::new(key));
+        self
+    }
+}
+
+impl<S: Source, V: Values> PartitionedBuilder<S, V> {
     /// How far records of one partition may run side by side. Default: not at all. What is more than one after
     /// the other is for [`for_each`](Partitioned::for_each) and [`for_each_batch`](Partitioned::for_each_batch).
     #[must_use]
@@ -105,14 +152,6 @@ impl<S: Source> PartitionedBuilder<S> {
     #[must_use]
     pub fn max_handler_batch_size(mut self, records: usize) -> Self {
         self.settings.max_handler_batch_size = records;
-        self
-    }
-
-    /// What the key of a record is in key order. Default: its key on the wire. Must give equal keys for equal
-    /// records; is called once per record, in the lane's task.
-    #[must_use]
-    pub fn key_by(mut self, key: impl Fn(&Record) -> LaneKey + Send + Sync + 'static) -> Self {
-        self.settings.key_by = Some(KeyBy(Arc::new(key)));
         self
     }
 
@@ -163,7 +202,7 @@ impl<S: Source> PartitionedBuilder<S> {
     ///
     /// # Errors
     /// [`ConfigError`], which holds the source.
-    pub fn build(mut self) -> Result<Partitioned<S>, ConfigError<S>> {
+    pub fn build(mut self) -> Result<Partitioned<S, V>, ConfigError<S>> {
         let policy = Policy::new(std::mem::take(&mut self.on_error));
         let checked = policy.and_then(|policy| {
             self.settings.policy = policy;
@@ -173,6 +212,7 @@ impl<S: Source> PartitionedBuilder<S> {
             Ok(()) => Ok(Partitioned {
                 source: self.source,
                 settings: self.settings,
+                values: self.values,
                 registry: Arc::new(Registry::default()),
             }),
             Err(kind) => Err(ConfigError { kind, source: self.source }),
@@ -211,23 +251,30 @@ impl<S: Source> PartitionedBuilder<S> {
 }
 
 /// A checked run that has not started.
-pub struct Partitioned<S> {
+pub struct Partitioned<S, V = Raw> {
     source: S,
     settings: Settings,
+    values: V,
     registry: Arc<Registry>,
 }
 
-impl<S> std::fmt::Debug for Partitioned<S> {
+impl<S, V> std::fmt::Debug for Partitioned<S, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Partitioned").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 
-impl<S: Source> Partitioned<S> {
+impl<S: Source, V: Values> Partitioned<S, V> {
     /// A handle that shows every lane while the run goes on.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         Monitor::new(Arc::clone(&self.registry))
+    }
+
+    /// A handle that lists the keys which are parked while the run goes on, and says what becomes of each.
+    #[must_use]
+    pub fn parked(&self) -> ParkedKeys {
+        ParkedKeys::new(Arc::clone(&self.registry))
     }
 
     /// Runs until `shutdown` is over (whatever it returns), the source is closed or something fails: for each
@@ -243,12 +290,13 @@ impl<S: Source> Partitioned<S> {
     /// # Errors
     /// The first failure, as [`RunError`]; a clean stop is `Ok`. The source comes back in any case, with its
     /// positions set back to what was not completed.
-    pub async fn for_each<H: Handler>(
+    pub async fn for_each<H: Handler<V::Given>>(
         self,
         shutdown: impl Future + Send,
         handler: H,
     ) -> (Result<RunReport, RunError>, S) {
-        let start = ForEach { handler: Arc::new(handler), plan: self.plan(1) };
+        let (handler, plan) = (Arc::new(handler), self.plan(1));
+        let start = ForEach { handler, values: self.values, plan };
         let result = driver::run(&self.source, &self.settings, self.registry, shutdown, start).await;
         (result, self.source)
     }
@@ -259,15 +307,13 @@ impl<S: Source> Partitioned<S> {
     ///
     /// # Errors
     /// As [`for_each`](Self::for_each).
-    pub async fn for_each_batch<H: BatchHandler>(
+    pub async fn for_each_batch<H: BatchHandler<V::Given>>(
         self,
         shutdown: impl Future + Send,
         handler: H,
     ) -> (Result<RunReport, RunError>, S) {
-        let start = ForEachBatch {
-            handler: Arc::new(handler),
-            plan: self.plan(self.settings.max_handler_batch_size),
-        };
+        let (handler, plan) = (Arc::new(handler), self.plan(self.settings.max_handler_batch_size));
+        let start = ForEachBatch { handler, values: self.values, plan };
         let result = driver::run(&self.source, &self.settings, self.registry, shutdown, start).await;
         (result, self.source)
     }
@@ -282,6 +328,7 @@ impl<S: Source> Partitioned<S> {
             }
         };
         let (key_by, policy) = (settings.key_by.clone(), settings.policy.clone());
+        let dispatcher = dispatcher.with_parking(settings.policy.parking);
         Arc::new(Plan { ordering: settings.ordering, key_by, dispatcher, policy })
     }
 
@@ -291,7 +338,7 @@ impl<S: Source> Partitioned<S> {
     /// # Errors
     /// As [`for_each`](Self::for_each); also [`RunError::Config`] when the ordering is not
     /// [`Ordering::Partition`], or the error policy is one for single records.
-    pub async fn lanes<P: Processor>(
+    pub async fn lanes<P: Processor<V::Stream>>(
         self,
         shutdown: impl Future + Send,
         processor: P,
@@ -306,7 +353,7 @@ impl<S: Source> Partitioned<S> {
         if let Some(kind) = kind {
             return (Err(RunError::Config { kind, report: Box::default() }), self.source);
         }
-        let start = Lanes(Arc::new(processor));
+        let start = Lanes { processor: Arc::new(processor), values: self.values };
         let result = driver::run(&self.source, &self.settings, self.registry, shutdown, start).await;
         (result, self.source)
     }

@@ -16,15 +16,20 @@ use tramline_core::lanes::{
 use tramline_core::time;
 use tramline_wire::Record;
 
-use crate::batch::{Batch, BatchHandler};
-use crate::dead_letter::DeadLetter;
-use crate::driver::{LaneFailure, panic_message};
-use crate::error::BoxError;
-use crate::handler::Handler;
-use crate::lane::{Counts, Lane, LaneShared, Signal};
+use crate::decode::Values;
+use crate::driver::LaneFailure;
+use crate::lane::{Counts, Lane, LaneShared};
 use crate::ordering::{KeyBy, Ordering};
-use crate::policy::{AnyDeadLetters, Decision, Policy};
+use crate::policy::Policy;
 use crate::slots::{Ended, Slots};
+
+mod failures;
+mod parking;
+mod work;
+
+use failures::Stage;
+pub(crate) use work::{EachBatch, EachRecord, Items, Work};
+use work::{Failed, Task, run};
 
 /// How a lane's records are dispatched.
 pub(crate) struct Plan {
@@ -41,78 +46,25 @@ impl Plan {
     }
 }
 
-/// What handlers of one and of many records have in common.
-pub(crate) trait Work: Send + Sync + 'static {
-    /// What a handler is given.
-    type Input: Send;
-
-    fn input(&self, records: &Arc<Vec<Record>>) -> Self::Input;
-
-    fn handle(&self, input: Self::Input, lane: Lane) -> impl Future<Output = Result<(), BoxError>> + Send;
-}
-
-pub(crate) struct EachRecord<H>(pub Arc<H>);
-
-impl<H: Handler> Work for EachRecord<H> {
-    type Input = Option<Record>;
-
-    fn input(&self, records: &Arc<Vec<Record>>) -> Option<Record> {
-        records.first().cloned()
-    }
-
-    async fn handle(&self, input: Option<Record>, lane: Lane) -> Result<(), BoxError> {
-        match input {
-            Some(record) => self.0.handle(record, lane).await.map_err(Into::into),
-            None => Ok(()),
-        }
-    }
-}
-
-pub(crate) struct EachBatch<H>(pub Arc<H>);
-
-impl<H: BatchHandler> Work for EachBatch<H> {
-    type Input = Batch;
-
-    fn input(&self, records: &Arc<Vec<Record>>) -> Batch {
-        Batch(Arc::clone(records))
-    }
-
-    async fn handle(&self, input: Batch, lane: Lane) -> Result<(), BoxError> {
-        self.0.handle(input, lane).await.map_err(Into::into)
-    }
-}
-
-/// What a slot does.
-enum Task<I> {
-    Handle(I),
-    Bury(Arc<dyn AnyDeadLetters>, Vec<DeadLetter>),
-}
-
-async fn run<W: Work>(work: Arc<W>, lane: Lane, task: Task<W::Input>) -> Result<(), BoxError> {
-    match task {
-        Task::Handle(input) => work.handle(input, lane).await,
-        Task::Bury(letters, all) => {
-            for letter in all {
-                letters.write(letter).await?;
-            }
-            Ok(())
-        }
-    }
-}
-
 /// The records that one handler works on, or will.
-#[derive(Default)]
-struct Job {
-    records: Arc<Vec<Record>>,
+struct Job<V: Values> {
+    records: Items<V>,
     tickets: Vec<Ticket>,
+    /// How often it was handled, and how often since it was last parked.
     attempts: u32,
-    /// What the last attempt said, once its records are being written elsewhere.
-    buried_for: Option<String>,
+    tries: u32,
+    stage: Stage,
 }
 
-impl Job {
+impl<V: Values> Default for Job<V> {
+    fn default() -> Self {
+        Self { records: Arc::default(), tickets: Vec::new(), attempts: 0, tries: 0, stage: Stage::Handling }
+    }
+}
+
+impl<V: Values> Job<V> {
     /// The records' memory, empty; shared with nobody.
-    fn records_mut(&mut self) -> &mut Vec<Record> {
+    fn records_mut(&mut self) -> &mut Vec<V::Item> {
         if Arc::get_mut(&mut self.records).is_none() {
             self.records = Arc::default();
         }
@@ -120,20 +72,25 @@ impl Job {
     }
 
     fn offset(&self) -> Option<i64> {
-        self.records.first().map(Record::offset)
+        self.records.first().map(|item| V::record(item).offset())
     }
 }
 
-struct Engine<'a> {
+struct Engine<'a, V: Values> {
     lane: &'a Arc<LaneShared>,
     plan: &'a Plan,
-    dispatcher: Dispatcher<Record>,
+    values: V,
+    dispatcher: Dispatcher<V::Item>,
     started: Instant,
     jitter: Jitter,
     /// By slot.
-    running: Vec<Option<(JobId, Job)>>,
-    resting: HashMap<JobId, Job>,
-    spare: Vec<Job>,
+    running: Vec<Option<(JobId, Job<V>)>>,
+    /// Those that will be handled again.
+    resting: HashMap<JobId, Job<V>>,
+    parked: HashMap<JobId, Job<V>>,
+    /// How many records were parked when that was last shown.
+    shown_parked: usize,
+    spare: Vec<Job<V>>,
     completed: Vec<Ticket>,
     counts: Counts,
     pulled: Vec<(Record, Ticket)>,
@@ -150,30 +107,33 @@ struct Engine<'a> {
 /// runs dry and handlers end at once.
 const STARTS_BETWEEN_LOOKS: usize = 64;
 
-type Output = Ended<Result<(), BoxError>>;
+type Output = Ended<Result<(), Failed>>;
 
 /// The whole life of a lane whose records go through a dispatcher.
 pub(crate) async fn dispatch<W: Work>(
     lane: Arc<LaneShared>,
     work: Arc<W>,
+    values: W::Values,
     plan: Arc<Plan>,
 ) -> Result<(), LaneFailure> {
     let handle = Lane(Arc::clone(&lane));
     let make = |task| run(Arc::clone(&work), handle.clone(), task);
     let mut slots = Slots::new();
     let mut ended: Vec<(usize, Output)> = Vec::new();
-    let mut engine = Engine::new(&lane, &plan);
+    let mut engine = Engine::new(&lane, &plan, values);
     loop {
         engine.exchange();
+        engine.obey(&mut slots, &make, &mut ended);
+        engine.settle(&mut slots, &make, &mut ended);
         let mut all_started = false;
         for _ in 0..STARTS_BETWEEN_LOOKS {
-            let Some((id, job)) = engine.start() else {
+            let Some((id, mut job)) = engine.start() else {
                 all_started = true;
                 break;
             };
             // Handlers that never wait must not keep others from running.
             tokio::task::coop::consume_budget().await;
-            let task = Task::Handle(work.input(&job.records));
+            let task = Task::Handle(work.input(&mut job.records));
             engine.begin(&mut slots, &make, task, (id, job), &mut ended);
             engine.settle(&mut slots, &make, &mut ended);
         }
@@ -188,16 +148,19 @@ pub(crate) async fn dispatch<W: Work>(
     }
 }
 
-impl<'a> Engine<'a> {
-    fn new(lane: &'a Arc<LaneShared>, plan: &'a Plan) -> Self {
+impl<'a, V: Values> Engine<'a, V> {
+    fn new(lane: &'a Arc<LaneShared>, plan: &'a Plan, values: V) -> Self {
         Self {
             lane,
             plan,
+            values,
             dispatcher: Dispatcher::new(plan.dispatcher),
             started: Instant::now(),
             jitter: Jitter::new(plan.dispatcher.seed.0 ^ lane.number.0),
             running: Vec::new(),
             resting: HashMap::new(),
+            parked: HashMap::new(),
+            shown_parked: 0,
             spare: Vec::new(),
             completed: Vec::new(),
             counts: Counts::default(),
@@ -259,19 +222,21 @@ impl<'a> Engine<'a> {
                 *freed = true;
                 resting.remove(&id);
             });
+            self.give_up_parked();
         }
+        self.show_parked();
     }
 
     fn admit(&mut self) {
         for (record, ticket) in self.pulled.drain(..) {
-            match (self.plan.ordering, &self.plan.key_by) {
-                (Ordering::Partition, _) => self.dispatcher.admit_together(record, ticket),
-                (Ordering::Unordered, _) => self.dispatcher.admit_alone(record, ticket),
-                (Ordering::Key, None) => self.dispatcher.admit_by_key(record, ticket),
-                (Ordering::Key, Some(key_by)) => {
-                    let key = (key_by.0)(&record);
-                    self.dispatcher.admit_under(record, ticket, key.0);
-                }
+            let item = self.values.admit(record);
+            match self.plan.ordering {
+                Ordering::Partition => self.dispatcher.admit_together(item, ticket),
+                Ordering::Unordered => self.dispatcher.admit_alone(item, ticket),
+                Ordering::Key => match self.values.key(&item, self.plan.key_by.as_ref()) {
+                    None => self.dispatcher.admit_by_key(item, ticket),
+                    Some(key) => self.dispatcher.admit_under(item, ticket, key.0),
+                },
             }
         }
     }
@@ -280,30 +245,32 @@ impl<'a> Engine<'a> {
         self.closed = true;
         self.pulled.clear();
         self.resting.clear();
+        self.give_up_parked();
         self.dispatcher.drop_waiting();
     }
 
     /// The next job, with its records.
-    fn start(&mut self) -> Option<(JobId, Job)> {
+    fn start(&mut self) -> Option<(JobId, Job<V>)> {
         // Only who rests needs the clock.
         let now = if self.resting.is_empty() { time::Instant::ZERO } else { self.now() };
         let mut job = self.spare.pop().unwrap_or_default();
         let mut records = mem::take(job.records_mut());
         let tickets = &mut job.tickets;
-        let start = self.dispatcher.start(now, |record, ticket| {
+        let start = self.dispatcher.start(now, V::is_alone, |record, ticket| {
             records.push(record);
             tickets.push(ticket);
         });
         *job.records_mut() = records;
         match start {
             Some(Start::Fresh(id)) => {
-                job.attempts = 1;
+                (job.attempts, job.tries) = (1, 1);
                 Some((id, job))
             }
             Some(Start::Again(id)) => {
                 self.spare.push(job);
                 let mut job = self.resting.remove(&id).expect("a job that rested was kept");
-                job.attempts += 1;
+                job.attempts = job.attempts.saturating_add(1);
+                job.tries = job.tries.saturating_add(1);
                 Some((id, job))
             }
             None => {
@@ -314,12 +281,12 @@ impl<'a> Engine<'a> {
     }
 
     /// Lets a slot do the task for the job.
-    fn begin<I, F: Future<Output = Result<(), BoxError>>>(
+    fn begin<I, F: Future<Output = Result<(), Failed>>>(
         &mut self,
         slots: &mut Slots<F>,
         make: &impl Fn(Task<I>) -> F,
         task: Task<I>,
-        job: (JobId, Job),
+        job: (JobId, Job<V>),
         ended: &mut Vec<(usize, Output)>,
     ) {
         let (at, polled) = slots.start(make(task));
@@ -332,128 +299,17 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Deals with every job that ended.
-    fn settle<I, F: Future<Output = Result<(), BoxError>>>(
-        &mut self,
-        slots: &mut Slots<F>,
-        make: &impl Fn(Task<I>) -> F,
-        ended: &mut Vec<(usize, Output)>,
-    ) {
-        while let Some((at, output)) = ended.pop() {
-            let Some((id, mut job)) = self.running.get_mut(at).and_then(Option::take) else {
-                continue;
-            };
-            let failure = match output {
-                Ok(Ok(())) => {
-                    if job.buried_for.is_some() {
-                        self.counts.dead_lettered += job.tickets.len() as u64;
-                    }
-                    self.complete(id, job);
-                    continue;
-                }
-                Ok(Err(error)) => LaneFailure::Handler { offset: job.offset(), error },
-                Err(panic) => LaneFailure::Panicked(panic_message(panic.as_ref())),
-            };
-            match self.decide(&job, failure) {
-                Verdict::Again(until) => {
-                    self.counts.retries += 1;
-                    self.dispatcher.rest(id, until);
-                    self.resting.insert(id, job);
-                }
-                Verdict::Skip => {
-                    self.counts.skipped += job.tickets.len() as u64;
-                    self.complete(id, job);
-                }
-                Verdict::Bury(letters, cause) => {
-                    let all = self.letters(&job, &cause);
-                    job.buried_for = Some(cause);
-                    self.begin(slots, make, Task::Bury(letters, all), (id, job), ended);
-                }
-                Verdict::GiveUp => self.give_up(id),
-                Verdict::Fail(failure) => {
-                    self.give_up(id);
-                    self.fail(failure);
-                }
-            }
-        }
-    }
-
-    fn give_up(&mut self, id: JobId) {
-        self.dispatcher.give_up(id);
-        self.freed = true;
-    }
-
-    fn complete(&mut self, id: JobId, mut job: Job) {
+    fn complete(&mut self, id: JobId, mut job: Job<V>) {
         self.dispatcher.finish(id);
         self.freed = true;
         self.completed.append(&mut job.tickets);
         job.records_mut().clear();
-        job.buried_for = None;
+        job.stage = Stage::Handling;
         self.spare.push(job);
     }
 
-    /// What becomes of a job that failed.
-    fn decide(&mut self, job: &Job, failure: LaneFailure) -> Verdict {
-        let (lane, offset) = (&self.lane.id, job.offset());
-        if let Some(cause) = &job.buried_for {
-            let error = match failure {
-                LaneFailure::Handler { error, .. } => error,
-                other => other.to_string().into(),
-            };
-            return Verdict::Fail(LaneFailure::DeadLetter { offset, error, cause: cause.clone() });
-        }
-        let text = failure.to_string();
-        let attempts = job.attempts;
-        if self.failed {
-            tracing::warn!(%lane, offset, attempts, error = text, "a handler failed beside the first one");
-            return Verdict::GiveUp;
-        }
-        match self.plan.policy.decide(attempts, self.jitter.draw()) {
-            Decision::Again(_) if self.stopping => {
-                tracing::warn!(%lane, offset, attempts, error = text, "failed; left to the next owner");
-                Verdict::GiveUp
-            }
-            Decision::Again(wait) => {
-                tracing::debug!(%lane, offset, attempts, error = text, ?wait, "failed; will be tried again");
-                Verdict::Again(self.now() + wait)
-            }
-            Decision::Skip => {
-                tracing::warn!(%lane, offset, attempts, error = text, "failed; skipped");
-                Verdict::Skip
-            }
-            Decision::Bury(letters) => {
-                tracing::warn!(%lane, offset, attempts, error = text, "failed; becomes a dead letter");
-                Verdict::Bury(letters, text)
-            }
-            Decision::Fail => Verdict::Fail(failure),
-        }
-    }
-
-    fn letters(&self, job: &Job, cause: &str) -> Vec<DeadLetter> {
-        let letter = |record: &Record| DeadLetter {
-            record: record.clone(),
-            lane: self.lane.id.clone(),
-            attempts: job.attempts,
-            cause: cause.to_owned(),
-        };
-        job.records.iter().map(letter).collect()
-    }
-
-    /// The lane has failed: nothing more is begun, and what runs is told to hurry.
-    fn fail(&mut self, failure: LaneFailure) {
-        self.begin_nothing_more();
-        if mem::replace(&mut self.failed, true) {
-            tracing::warn!(lane = %self.lane.id, error = %failure, "a handler failed beside the first one");
-            return;
-        }
-        self.lane.cell().failure = Some(failure);
-        // The coordinator is gone only when the run is over.
-        let _ = self.lane.run.signals.send(Signal::Failing(self.lane.number));
-        self.lane.hurry.cancel();
-    }
-
     /// Polls what was woken, without waiting for any.
-    async fn look<F: Future<Output = Result<(), BoxError>>>(
+    async fn look<F: Future<Output = Result<(), Failed>>>(
         &self,
         slots: &mut Slots<F>,
         ended: &mut Vec<(usize, Output)>,
@@ -466,7 +322,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Until a job ended, a rest is over, or something happened to the lane.
-    async fn wait<F: Future<Output = Result<(), BoxError>>>(
+    async fn wait<F: Future<Output = Result<(), Failed>>>(
         &self,
         slots: &mut Slots<F>,
         ended: &mut Vec<(usize, Output)>,
@@ -488,11 +344,8 @@ impl<'a> Engine<'a> {
     }
 }
 
-enum Verdict {
-    Again(time::Instant),
-    Skip,
-    Bury(Arc<dyn AnyDeadLetters>, String),
-    /// It stays unfinished.
-    GiveUp,
-    Fail(LaneFailure),
+impl<V: Values> Drop for Engine<'_, V> {
+    fn drop(&mut self) {
+        self.lane.parked.close();
+    }
 }

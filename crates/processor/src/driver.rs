@@ -24,6 +24,7 @@ use tramline_wire::TopicPartition;
 use crate::config::Settings;
 use crate::error::{BoxError, LaneCommitError, LaneReport, RunError, RunReport};
 use crate::lane::{Cell, Counts, Lane, LaneShared, Registry, RunShared, Signal, lock};
+use crate::parked::ParkedLane;
 use crate::source::{CommitError, CommitErrorKind, CommitOffset};
 use crate::source::{RevocationHold, Source, SourceBatch, SourceEvent, SourceEvents};
 
@@ -377,6 +378,7 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
             self.report.retries += cell.counts.retries;
             self.report.records_skipped += cell.counts.skipped;
             self.report.records_dead_lettered += cell.counts.dead_lettered;
+            self.report.keys_parked += cell.counts.parked;
             let report = LaneReport {
                 lane: lane.id.clone(),
                 reason,
@@ -453,6 +455,7 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
             wake: Notify::new(),
             hurry: CancellationToken::new(),
             paused: AtomicBool::new(false),
+            parked: ParkedLane::default(),
             group: self.source.group_metadata(),
             run: Arc::clone(&self.shared),
             id,

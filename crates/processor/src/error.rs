@@ -96,6 +96,8 @@ pub struct RunReport {
     pub records_skipped: u64,
     /// How many records failed and were written elsewhere. They count as completed.
     pub records_dead_lettered: u64,
+    /// How often a key was parked, see [`Park`](crate::Park). What is parked when a lane ends is not completed.
+    pub keys_parked: u64,
     /// How many lanes failed, whatever was made of it.
     pub lane_failures: u64,
     /// How many commit requests worked.
@@ -144,6 +146,18 @@ pub enum RunError {
         /// The record it failed on; none for a long-lived processor.
         offset: Option<i64>,
         /// Its error.
+        source: BoxError,
+        /// What the run did.
+        report: Box<RunReport>,
+    },
+    /// A record could not be decoded. It is not completed.
+    #[error("a record of {lane}{} cannot be decoded: {source}", at(*.offset))]
+    Undecodable {
+        /// The lane.
+        lane: LaneId,
+        /// The record.
+        offset: Option<i64>,
+        /// What the decoder said.
         source: BoxError,
         /// What the run did.
         report: Box<RunReport>,
@@ -235,6 +249,7 @@ impl RunError {
     pub fn report(&self) -> &RunReport {
         match self {
             Self::Handler { report, .. }
+            | Self::Undecodable { report, .. }
             | Self::Panicked { report, .. }
             | Self::EndedEarly { report, .. }
             | Self::DeadLetter { report, .. }

@@ -13,24 +13,25 @@ use crate::lane::{Lane, LaneStream};
 /// committed at once. `Err` goes to the run's error policy and leaves the record unfinished. A handler that is
 /// dropped at an await (see [`stop`](crate::PartitionedBuilder::stop)) leaves it unfinished too.
 ///
-/// Any `Fn(Record, Lane) -> impl Future<Output = Result<(), E>>` is a handler.
-pub trait Handler: Send + Sync + 'static {
+/// Any `Fn(Record, Lane) -> impl Future<Output = Result<(), E>>` is a handler; with
+/// [`decode`](crate::PartitionedBuilder::decode) any `Fn(Decoded<T>, Lane)`.
+pub trait Handler<R = Record>: Send + Sync + 'static {
     /// What can go wrong.
     type Error: Into<BoxError> + Send + 'static;
 
     /// Processes `record` of `lane`.
-    fn handle(&self, record: Record, lane: Lane) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    fn handle(&self, record: R, lane: Lane) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-impl<F, Fut, E> Handler for F
+impl<F, Fut, E, R> Handler<R> for F
 where
-    F: Fn(Record, Lane) -> Fut + Send + Sync + 'static,
+    F: Fn(R, Lane) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<(), E>> + Send,
     E: Into<BoxError> + Send + 'static,
 {
     type Error = E;
 
-    fn handle(&self, record: Record, lane: Lane) -> impl Future<Output = Result<(), E>> + Send {
+    fn handle(&self, record: R, lane: Lane) -> impl Future<Output = Result<(), E>> + Send {
         self(record, lane)
     }
 }
@@ -39,24 +40,25 @@ where
 ///
 /// Returning while the partition is still assigned is a failure, also with `Ok`.
 ///
-/// Any `Fn(LaneStream) -> impl Future<Output = Result<(), E>>` is a processor.
-pub trait Processor: Send + Sync + 'static {
+/// Any `Fn(LaneStream) -> impl Future<Output = Result<(), E>>` is a processor; with
+/// [`decode`](crate::PartitionedBuilder::decode) any `Fn(DecodedStream<T>)`.
+pub trait Processor<L = LaneStream>: Send + Sync + 'static {
     /// What can go wrong.
     type Error: Into<BoxError> + Send + 'static;
 
     /// Processes the lane until [`LaneStream::next`] says that it ends.
-    fn process(&self, lane: LaneStream) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    fn process(&self, lane: L) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-impl<F, Fut, E> Processor for F
+impl<F, Fut, E, L> Processor<L> for F
 where
-    F: Fn(LaneStream) -> Fut + Send + Sync + 'static,
+    F: Fn(L) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<(), E>> + Send,
     E: Into<BoxError> + Send + 'static,
 {
     type Error = E;
 
-    fn process(&self, lane: LaneStream) -> impl Future<Output = Result<(), E>> + Send {
+    fn process(&self, lane: L) -> impl Future<Output = Result<(), E>> + Send {
         self(lane)
     }
 }

@@ -14,6 +14,7 @@ use tramline_wire::{Record, TopicPartition};
 
 use crate::driver::LaneFailure;
 use crate::error::LaneCommitError;
+use crate::parked::ParkedLane;
 use crate::source::GroupMetadata;
 
 /// What a lane tells the coordinator.
@@ -58,6 +59,7 @@ pub(crate) struct LaneShared {
     /// The processor is to hurry.
     pub hurry: CancellationToken,
     pub paused: AtomicBool,
+    pub parked: ParkedLane,
     pub group: Option<GroupMetadata>,
     pub run: Arc<RunShared>,
 }
@@ -82,6 +84,7 @@ pub(crate) struct Counts {
     pub retries: u64,
     pub skipped: u64,
     pub dead_lettered: u64,
+    pub parked: u64,
 }
 
 impl Counts {
@@ -89,6 +92,7 @@ impl Counts {
         self.retries += more.retries;
         self.skipped += more.skipped;
         self.dead_lettered += more.dead_lettered;
+        self.parked += more.parked;
     }
 }
 

@@ -14,6 +14,7 @@ mod batch;
 mod config;
 mod consumer;
 pub mod dead_letter;
+mod decode;
 mod dispatch;
 mod driver;
 mod error;
@@ -21,6 +22,7 @@ mod handler;
 mod lane;
 mod monitor;
 mod ordering;
+mod parked;
 mod policy;
 mod slots;
 mod source;
@@ -30,6 +32,7 @@ pub mod testing;
 pub use batch::{Batch, BatchHandler};
 pub use config::{Partitioned, PartitionedBuilder, PartitionedExt};
 pub use dead_letter::{DeadLetter, DeadLetterError, DeadLetterTopic, DeadLetters};
+pub use decode::{Decode, Decoded, DecodedStream, DeliveredValue, Raw, Values};
 pub use error::{
     BoxError, ConfigError, ConfigErrorKind, LaneCommitError, LaneReport, RunEndReason, RunError, RunReport,
 };
@@ -37,7 +40,8 @@ pub use handler::{Handler, Processor};
 pub use lane::{Delivered, FencingToken, Lane, LaneStream};
 pub use monitor::{LaneSnapshot, Monitor, WaitingFor};
 pub use ordering::{LaneKey, Ordering};
-pub use policy::{DeadLetterTo, ErrorPolicy, Retry};
+pub use parked::{ParkedError, ParkedId, ParkedKey, ParkedKeys};
+pub use policy::{DeadLetterTo, ErrorPolicy, Park, Retry};
 pub use source::{
     CommitConfiguration, CommitError, CommitErrorKind, CommitOffset, GroupMetadata, RevocationHold, Source,
     SourceBatch, SourceEvent, SourceEvents,

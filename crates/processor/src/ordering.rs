@@ -68,7 +68,7 @@ impl From<u64> for LaneKey {
 
 /// The user's choice of a record's key.
 #[derive(Clone)]
-pub(crate) struct KeyBy(pub Arc<dyn Fn(&Record) -> LaneKey + Send + Sync>);
+pub struct KeyBy(pub Arc<dyn Fn(&Record) -> LaneKey + Send + Sync>);
 
 impl fmt::Debug for KeyBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tramline_core::lanes::{Backoff, OnFailure};
+use tramline_core::lanes::{Backoff, OnFailure, ParkingConfig};
 
 use crate::dead_letter::{DeadLetter, DeadLetters};
 use crate::error::{BoxError, ConfigErrorKind};
@@ -30,8 +30,11 @@ pub enum ErrorPolicy {
     Skip,
     /// The failed record is written elsewhere, and counts as completed once that is acknowledged.
     DeadLetter(DeadLetterTo),
-    /// The failed record is handled again, after a wait; then another policy decides.
+    /// The failed record is handled again, after a wait; then another policy decides. A record that cannot be
+    /// decoded goes to that policy at once: its bytes will be the same.
     Retry(Retry),
+    /// The failed record's key stops there, and other keys go on, until somebody decides.
+    Park(Park),
 }
 
 impl ErrorPolicy {
@@ -70,8 +73,8 @@ impl Retry {
 
     /// What happens when the last attempt failed; not another retry.
     #[must_use]
-    pub fn then(mut self, policy: ErrorPolicy) -> ErrorPolicy {
-        self.then = Box::new(policy);
+    pub fn then(mut self, policy: impl Into<ErrorPolicy>) -> ErrorPolicy {
+        self.then = Box::new(policy.into());
         ErrorPolicy::Retry(self)
     }
 }
@@ -79,6 +82,73 @@ impl Retry {
 impl From<Retry> for ErrorPolicy {
     fn from(retry: Retry) -> Self {
         Self::Retry(retry)
+    }
+}
+
+/// Parking a failed record with its later ones.
+///
+/// In key order the record's key is parked: its records wait in their order, and other keys go on. In partition
+/// order the whole partition is, and without an order the record alone (in a batch handler, the batch). Through
+/// [`ParkedKeys`](crate::ParkedKeys) a person or a program then has each handled again, skipped or written
+/// elsewhere.
+///
+/// The frontier stays below parked records, so that they come again whatever happens: after a revocation, a
+/// loss, a shutdown or a crash they are unfinished, and whoever has the partition next handles them. A drain
+/// does not wait for them.
+///
+/// What is parked is bounded. When as many keys, or as many records, are parked as may be, the partition is
+/// held back: nothing more of it is handed out, its queue fills, the source is paused. What was handed out by
+/// then may still fail and is parked, too. With [`when_full`](Self::when_full) another policy decides about
+/// keys that fail then. Records behind a parked one have no other place, so that their bound holds the
+/// partition back in any case.
+#[derive(Clone, Debug)]
+pub struct Park {
+    max_keys: usize,
+    max_records: usize,
+    when_full: Option<Box<ErrorPolicy>>,
+}
+
+impl Default for Park {
+    fn default() -> Self {
+        Self { max_keys: 100, max_records: 1_000, when_full: None }
+    }
+}
+
+impl Park {
+    /// At most 100 keys and 1,000 records of each partition; then the partition is held back.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many keys of each partition may be parked. More let a partition go on longer beside failures that
+    /// nobody looks at, and grow what must be handled again after a crash.
+    #[must_use]
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = keys;
+        self
+    }
+
+    /// How many records of each partition may be parked, failed ones and those behind them. They are kept in
+    /// memory; a small record of a large batch is copied for that, so that it does not keep its batch.
+    #[must_use]
+    pub fn max_records(mut self, records: usize) -> Self {
+        self.max_records = records;
+        self
+    }
+
+    /// What happens to a key that fails when no more may be parked, instead of holding the partition back; not
+    /// a retry, and not parking.
+    #[must_use]
+    pub fn when_full(mut self, policy: ErrorPolicy) -> Self {
+        self.when_full = Some(Box::new(policy));
+        self
+    }
+}
+
+impl From<Park> for ErrorPolicy {
+    fn from(park: Park) -> Self {
+        Self::Park(park)
     }
 }
 
@@ -111,6 +181,7 @@ pub(crate) enum Decision {
     Again(Duration),
     Skip,
     Bury(Arc<dyn AnyDeadLetters>),
+    Park,
     Fail,
 }
 
@@ -122,6 +193,8 @@ pub(crate) struct Policy {
     last: Last,
     /// What the failure of a lane means.
     pub on_failure: OnFailure,
+    /// How much may be parked.
+    pub parking: ParkingConfig,
 }
 
 #[derive(Clone)]
@@ -129,33 +202,76 @@ enum Last {
     Skip,
     Bury(Arc<dyn AnyDeadLetters>),
     Fail,
+    Park { when_full: Option<Box<Last>> },
+}
+
+impl Last {
+    fn decision(&self, parking_is_full: bool) -> Decision {
+        match self {
+            Self::Skip => Decision::Skip,
+            Self::Bury(letters) => Decision::Bury(Arc::clone(letters)),
+            Self::Fail => Decision::Fail,
+            Self::Park { when_full: Some(last) } if parking_is_full => last.decision(parking_is_full),
+            Self::Park { .. } => Decision::Park,
+        }
+    }
+}
+
+const BACKOFF_IS_WRONG: &str = "the first wait must be longer than zero and the longest not below it";
+
+const fn invalid(why: &'static str) -> ConfigErrorKind {
+    ConfigErrorKind::OutOfRange { setting: "on_error", why }
+}
+
+/// What a failure comes to in the end, and what the failure of a lane means.
+fn last(policy: ErrorPolicy) -> Result<(Last, OnFailure), ConfigErrorKind> {
+    Ok(match policy {
+        ErrorPolicy::Retry(_) => return Err(invalid("a retry comes first, and only once")),
+        ErrorPolicy::RestartLane(backoff) if !backoff.is_valid() => return Err(invalid(BACKOFF_IS_WRONG)),
+        ErrorPolicy::StopRun => (Last::Fail, OnFailure::StopRun),
+        ErrorPolicy::StopPartition => (Last::Fail, OnFailure::StopPartition),
+        ErrorPolicy::RestartLane(backoff) => (Last::Fail, OnFailure::RestartLane(backoff)),
+        ErrorPolicy::Skip => (Last::Skip, OnFailure::StopRun),
+        ErrorPolicy::DeadLetter(DeadLetterTo { letters, stop_partition }) => {
+            let on_failure = if stop_partition { OnFailure::StopPartition } else { OnFailure::StopRun };
+            (Last::Bury(letters), on_failure)
+        }
+        ErrorPolicy::Park(Park { max_keys: 0, .. } | Park { max_records: 0, .. }) => {
+            return Err(invalid("at least 1 key and 1 record must be allowed to be parked"));
+        }
+        ErrorPolicy::Park(Park { when_full, .. }) => match when_full.map(|policy| *policy) {
+            None => (Last::Park { when_full: None }, OnFailure::StopRun),
+            Some(ErrorPolicy::Park(_)) => {
+                return Err(invalid("what happens when no more may be parked cannot be parking"));
+            }
+            Some(policy) => {
+                let (last, on_failure) = last(policy)?;
+                (Last::Park { when_full: Some(Box::new(last)) }, on_failure)
+            }
+        },
+    })
 }
 
 impl Policy {
     pub(crate) fn new(policy: ErrorPolicy) -> Result<Self, ConfigErrorKind> {
-        let invalid = |why| Err(ConfigErrorKind::OutOfRange { setting: "on_error", why });
-        let backoff_is_wrong = "the first wait must be longer than zero and the longest not below it";
-        let (attempts, backoff, last) = match policy {
+        let (attempts, backoff, then) = match policy {
             ErrorPolicy::Retry(Retry { attempts: 0, .. }) => {
-                return invalid("there must be at least 1 attempt");
+                return Err(invalid("there must be at least 1 attempt"));
             }
-            ErrorPolicy::Retry(retry) if !retry.backoff.is_valid() => return invalid(backoff_is_wrong),
+            ErrorPolicy::Retry(retry) if !retry.backoff.is_valid() => return Err(invalid(BACKOFF_IS_WRONG)),
             ErrorPolicy::Retry(retry) => (retry.attempts, retry.backoff, *retry.then),
             other => (1, Backoff::default(), other),
         };
-        let (last, on_failure) = match last {
-            ErrorPolicy::Retry(_) => return invalid("a retry cannot be followed by a retry"),
-            ErrorPolicy::RestartLane(backoff) if !backoff.is_valid() => return invalid(backoff_is_wrong),
-            ErrorPolicy::StopRun => (Last::Fail, OnFailure::StopRun),
-            ErrorPolicy::StopPartition => (Last::Fail, OnFailure::StopPartition),
-            ErrorPolicy::RestartLane(backoff) => (Last::Fail, OnFailure::RestartLane(backoff)),
-            ErrorPolicy::Skip => (Last::Skip, OnFailure::StopRun),
-            ErrorPolicy::DeadLetter(DeadLetterTo { letters, stop_partition }) => {
-                let on_failure = if stop_partition { OnFailure::StopPartition } else { OnFailure::StopRun };
-                (Last::Bury(letters), on_failure)
-            }
+        let parking = match &then {
+            ErrorPolicy::Park(park) => ParkingConfig {
+                max_keys: park.max_keys,
+                max_records: park.max_records,
+                holds_back: park.when_full.is_none(),
+            },
+            _ => ParkingConfig::default(),
         };
-        Ok(Self { attempts, backoff, last, on_failure })
+        let (last, on_failure) = last(then)?;
+        Ok(Self { attempts, backoff, last, on_failure, parking })
     }
 
     /// Whether every failure of a handler is one of its lane.
@@ -163,22 +279,31 @@ impl Policy {
         self.attempts == 1 && matches!(self.last, Last::Fail)
     }
 
-    /// What to do when attempt number `attempts`, counted from 1, has failed.
-    pub(crate) fn decide(&self, attempts: u32, random: u64) -> Decision {
-        if attempts < self.attempts {
+    /// What to do when attempt number `attempts`, counted from 1, has failed; `pointless` when another one
+    /// would fail the same way.
+    pub(crate) fn decide(
+        &self,
+        attempts: u32,
+        random: u64,
+        pointless: bool,
+        parking_is_full: bool,
+    ) -> Decision {
+        if attempts < self.attempts && !pointless {
             return Decision::Again(self.backoff.delay(attempts, random));
         }
-        match &self.last {
-            Last::Skip => Decision::Skip,
-            Last::Bury(letters) => Decision::Bury(Arc::clone(letters)),
-            Last::Fail => Decision::Fail,
-        }
+        self.last.decision(parking_is_full)
     }
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { attempts: 1, backoff: Backoff::default(), last: Last::Fail, on_failure: OnFailure::StopRun }
+        Self {
+            attempts: 1,
+            backoff: Backoff::default(),
+            last: Last::Fail,
+            on_failure: OnFailure::StopRun,
+            parking: ParkingConfig::default(),
+        }
     }
 }
 

@@ -341,7 +341,7 @@ async fn t006_policies_that_make_no_sense_are_refused() {
         ErrorPolicy::RestartLane(Backoff::every(Duration::ZERO)),
         ErrorPolicy::RestartLane(Backoff::new(secs(2), secs(1))),
         Retry::new(0, Backoff::default()).into(),
-        Retry::new(1, Backoff::default()).then(Retry::new(1, Backoff::default()).into()),
+        Retry::new(1, Backoff::default()).then(Retry::new(1, Backoff::default())),
     ] {
         let error = source.partitioned().on_error(policy).build().unwrap_err();
         assert!(matches!(error.kind, ConfigErrorKind::OutOfRange { setting: "on_error", .. }));

@@ -24,8 +24,8 @@ pub mod prelude {
         Record, StartOffset, TopicPartition,
     };
     pub use tramline_processor::{
-        Batch, BatchHandler, CommitPolicy, Delivered, ErrorPolicy, Handler, Lane, LaneStream, PartitionedExt,
-        Retry, StopPolicy,
+        Batch, BatchHandler, CommitPolicy, Decoded, Delivered, ErrorPolicy, Handler, Lane, LaneStream, Park,
+        PartitionedExt, Retry, StopPolicy,
     };
 }
 

@@ -16,6 +16,11 @@ pub(crate) enum LaneFailure {
         offset: Option<i64>,
         error: BoxError,
     },
+    /// The record could not be decoded.
+    Undecodable {
+        offset: Option<i64>,
+        error: BoxError,
+    },
     Panicked(String),
     /// The record could not be written elsewhere after it failed for this cause.
     DeadLetter {
@@ -34,6 +39,7 @@ impl fmt::Display for LaneFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Handler { error, .. } => write!(f, "{error}"),
+            Self::Undecodable { error, .. } => write!(f, "cannot be decoded: {error}"),
             Self::Panicked(message) => write!(f, "panicked: {message}"),
             Self::DeadLetter { error, cause, .. } => {
                 write!(f, "no dead letter could be written: {error}; the record failed with: {cause}")
@@ -137,6 +143,9 @@ impl<S: Source, L: StartLane> Driver<'_, S, L> {
         match self.failures.remove(&number) {
             Some((lane, LaneFailure::Handler { offset, error })) => {
                 RunError::Handler { lane, offset, source: error, report }
+            }
+            Some((lane, LaneFailure::Undecodable { offset, error })) => {
+                RunError::Undecodable { lane, offset, source: error, report }
             }
             Some((lane, LaneFailure::DeadLetter { offset, error, cause })) => {
                 RunError::DeadLetter { lane, offset, source: error, cause, report }

@@ -10,6 +10,7 @@ use tramline_core::lanes::Work;
 
 use super::outcome::LaneFailure;
 use crate::batch::BatchHandler;
+use crate::decode::Values;
 use crate::dispatch::{EachBatch, EachRecord, Plan, dispatch};
 use crate::handler::{Handler, Processor};
 use crate::lane::{Lane, LaneShared, LaneStream};
@@ -24,30 +25,37 @@ pub(crate) trait StartLane {
 }
 
 /// A handler per record.
-pub(crate) struct ForEach<H> {
+pub(crate) struct ForEach<H, V> {
     pub handler: Arc<H>,
+    pub values: V,
     pub plan: Arc<Plan>,
 }
 
-impl<H: Handler> StartLane for ForEach<H> {
+impl<V: Values, H: Handler<V::Given>> StartLane for ForEach<H, V> {
     fn at_once(&self) -> usize {
         if self.plan.is_plain() { 1 } else { usize::MAX }
     }
 
     fn start(&self, lane: Arc<LaneShared>) -> impl Future<Output = Result<(), LaneFailure>> + Send + 'static {
         let (handler, plan) = (Arc::clone(&self.handler), Arc::clone(&self.plan));
+        let values = self.values.clone();
         async move {
             if plan.is_plain() {
-                one_by_one(lane, handler).await
+                one_by_one(lane, handler, values).await
             } else {
-                dispatch(lane, Arc::new(EachRecord(handler)), plan).await
+                let work = EachRecord { handler, values: values.clone() };
+                dispatch(lane, Arc::new(work), values, plan).await
             }
         }
     }
 }
 
 /// The short way for what most runs are: one record after the other, and the first failure is the last.
-async fn one_by_one<H: Handler>(lane: Arc<LaneShared>, handler: Arc<H>) -> Result<(), LaneFailure> {
+async fn one_by_one<V: Values, H: Handler<V::Given>>(
+    lane: Arc<LaneShared>,
+    handler: Arc<H>,
+    values: V,
+) -> Result<(), LaneFailure> {
     let handle = Lane(Arc::clone(&lane));
     let mut done = None;
     loop {
@@ -62,7 +70,11 @@ async fn one_by_one<H: Handler>(lane: Arc<LaneShared>, handler: Arc<H>) -> Resul
         // Handlers that never wait must not keep others from running.
         tokio::task::coop::consume_budget().await;
         let offset = record.offset();
-        let mut handling = pin!(handler.handle(record, handle.clone()));
+        let given = match values.give(&mut values.admit(record)) {
+            Ok(given) => given,
+            Err(error) => return Err(LaneFailure::Undecodable { offset: Some(offset), error }),
+        };
+        let mut handling = pin!(handler.handle(given, handle.clone()));
         let result = match poll_fn(|cx| Poll::Ready(handling.as_mut().poll(cx))).await {
             Poll::Ready(result) => result,
             Poll::Pending => {
@@ -81,34 +93,42 @@ async fn one_by_one<H: Handler>(lane: Arc<LaneShared>, handler: Arc<H>) -> Resul
 }
 
 /// A handler per batch.
-pub(crate) struct ForEachBatch<H> {
+pub(crate) struct ForEachBatch<H, V> {
     pub handler: Arc<H>,
+    pub values: V,
     pub plan: Arc<Plan>,
 }
 
-impl<H: BatchHandler> StartLane for ForEachBatch<H> {
+impl<V: Values, H: BatchHandler<V::Given>> StartLane for ForEachBatch<H, V> {
     fn at_once(&self) -> usize {
         usize::MAX
     }
 
     fn start(&self, lane: Arc<LaneShared>) -> impl Future<Output = Result<(), LaneFailure>> + Send + 'static {
         let (handler, plan) = (Arc::clone(&self.handler), Arc::clone(&self.plan));
-        async move { dispatch(lane, Arc::new(EachBatch(handler)), plan).await }
+        let values = self.values.clone();
+        async move {
+            let work = EachBatch { handler, values: values.clone() };
+            dispatch(lane, Arc::new(work), values, plan).await
+        }
     }
 }
 
 /// The user's own loop per lane.
-pub(crate) struct Lanes<P>(pub Arc<P>);
+pub(crate) struct Lanes<P, V> {
+    pub processor: Arc<P>,
+    pub values: V,
+}
 
-impl<P: Processor> StartLane for Lanes<P> {
+impl<V: Values, P: Processor<V::Stream>> StartLane for Lanes<P, V> {
     fn at_once(&self) -> usize {
         usize::MAX
     }
 
     fn start(&self, lane: Arc<LaneShared>) -> impl Future<Output = Result<(), LaneFailure>> + Send + 'static {
-        let processor = Arc::clone(&self.0);
+        let (processor, stream) = (Arc::clone(&self.processor), self.values.stream(LaneStream::new(lane)));
         async move {
-            let processed = processor.process(LaneStream::new(lane)).await;
+            let processed = processor.process(stream).await;
             processed.map_err(|error| LaneFailure::Handler { offset: None, error: error.into() })
         }
     }

@@ -11,7 +11,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tramline_processor::testing::{MemoryControl, MemoryLog, MemorySource};
 use tramline_processor::{
-    BatchHandler, Handler, Lane, Monitor, PartitionedBuilder, PartitionedExt, Processor, RunError, RunReport,
+    BatchHandler, Handler, Lane, Monitor, Partitioned, PartitionedBuilder, PartitionedExt, Processor,
+    RunError, RunReport,
 };
 use tramline_wire::{Record, TopicPartition};
 
@@ -60,10 +61,7 @@ pub fn run_on<H: Handler>(
     with: impl FnOnce(PartitionedBuilder<MemorySource>) -> PartitionedBuilder<MemorySource>,
     handler: H,
 ) -> Running {
-    let run = with(source.partitioned()).build().unwrap();
-    let (monitor, stop) = (run.monitor(), CancellationToken::new());
-    let task = tokio::spawn(run.for_each(stop.clone().cancelled_owned(), handler));
-    Running { control, monitor, stop, task }
+    Running::of(with(source.partitioned()).build().unwrap(), control, handler)
 }
 
 /// As [`for_each`], with a handler of batches.
@@ -75,10 +73,7 @@ pub fn for_each_batch<H: BatchHandler>(
 ) -> Running {
     let (source, control) = MemorySource::new(log);
     control.assign(&partitions.iter().copied().map(tp).collect::<Vec<_>>());
-    let run = with(source.partitioned()).build().unwrap();
-    let (monitor, stop) = (run.monitor(), CancellationToken::new());
-    let task = tokio::spawn(run.for_each_batch(stop.clone().cancelled_owned(), handler));
-    Running { control, monitor, stop, task }
+    Running::of_batches(with(source.partitioned()).build().unwrap(), control, handler)
 }
 
 pub fn lanes<P: Processor>(
@@ -99,6 +94,24 @@ pub fn lanes<P: Processor>(
 }
 
 impl Running {
+    /// Starts a checked run of `handler`.
+    pub fn of<H: Handler>(run: Partitioned<MemorySource>, control: MemoryControl, handler: H) -> Self {
+        let (monitor, stop) = (run.monitor(), CancellationToken::new());
+        let task = tokio::spawn(run.for_each(stop.clone().cancelled_owned(), handler));
+        Self { control, monitor, stop, task }
+    }
+
+    /// As [`of`](Self::of), with a handler of batches.
+    pub fn of_batches<H: BatchHandler>(
+        run: Partitioned<MemorySource>,
+        control: MemoryControl,
+        handler: H,
+    ) -> Self {
+        let (monitor, stop) = (run.monitor(), CancellationToken::new());
+        let task = tokio::spawn(run.for_each_batch(stop.clone().cancelled_owned(), handler));
+        Self { control, monitor, stop, task }
+    }
+
     pub fn ask_to_stop(&self) {
         self.stop.cancel();
     }
