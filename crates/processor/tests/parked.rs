@@ -407,6 +407,40 @@ async fn a_loss_a_shutdown_and_a_failure_leave_parked_records_unfinished() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn while_a_lane_drains_nothing_is_parked_and_nothing_can_be_ordered() {
+    let (log, gate) = (MemoryLog::new(), tokio_util::sync::CancellationToken::new());
+    produce(&log, &["a", "slow"]);
+    let (source, control) = MemorySource::new(&log);
+    control.assign(&[tp(0)]);
+    let run = by_key(Park::new())(source.partitioned()).build().unwrap();
+    let (parked, held) = (run.parked(), gate.clone());
+    let handler = move |record: Record, _: Lane| {
+        let held = held.clone();
+        async move {
+            if record.offset() == 1 {
+                held.cancelled().await;
+            }
+            Err::<(), _>("never")
+        }
+    };
+    let run = Running::of(run, control, handler);
+    settle().await;
+    let id = parked.list()[0].id.clone();
+    let revoking = run.control.revoke(&[tp(0)]);
+    settle().await;
+    assert!(!revoking.is_released() && parked.list().is_empty());
+    assert!(matches!(parked.resume(&id).await, Err(ParkedError::LaneClosed)));
+    gate.cancel();
+    revoking.released().await;
+    let report = run.stop().await.0.unwrap();
+    assert_eq!(
+        (report.keys_parked, log.commits().len()),
+        (1, 0),
+        "what fails in a drain is left to the next owner"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_ordered_dead_letter_that_meets_a_revocation_is_finished_first() {
     let stand = Stand::new(&["a", "a"], &[0], by_key(Park::new()));
     settle().await;
