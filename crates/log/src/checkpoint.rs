@@ -8,7 +8,9 @@ use crate::producer_state::Fields;
 /// The name of the checkpoint in the log's directory.
 pub(crate) const FILE_NAME: &str = "checkpoint";
 const MAGIC: [u8; 4] = *b"TRCP";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// Without the place up to which the log was compacted.
+const FIRST_VERSION: u16 = 1;
 
 /// What the checkpoint file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +18,10 @@ pub(crate) struct Checkpoint {
     pub(crate) log_start: i64,
     /// Everything below was durable before this was written.
     pub(crate) mark: i64,
+    /// Compaction may have left gaps below; above, every offset has its place.
+    pub(crate) compacted: i64,
+    /// Compaction is done with everything below. Behind `compacted` while new files take the place of old ones.
+    pub(crate) clean: i64,
     pub(crate) epochs: EpochList,
 }
 
@@ -26,6 +32,8 @@ impl Checkpoint {
         out.extend_from_slice(&VERSION.to_be_bytes());
         out.extend_from_slice(&self.log_start.to_be_bytes());
         out.extend_from_slice(&self.mark.to_be_bytes());
+        out.extend_from_slice(&self.compacted.to_be_bytes());
+        out.extend_from_slice(&self.clean.to_be_bytes());
         out.extend_from_slice(&(self.epochs.entries().len() as u32).to_be_bytes());
         for (epoch, start) in self.epochs.entries() {
             out.extend_from_slice(&epoch.to_be_bytes());
@@ -43,16 +51,22 @@ impl Checkpoint {
             return None;
         }
         let mut fields = Fields(content);
-        if fields.take::<4>()? != MAGIC || u16::from_be_bytes(fields.take()?) != VERSION {
+        let magic = fields.take::<4>()?;
+        let version = u16::from_be_bytes(fields.take()?);
+        if magic != MAGIC || !(FIRST_VERSION..=VERSION).contains(&version) {
             return None;
         }
         let log_start = i64::from_be_bytes(fields.take()?);
         let mark = i64::from_be_bytes(fields.take()?);
+        let (compacted, clean) = match version {
+            FIRST_VERSION => (0, 0),
+            _ => (i64::from_be_bytes(fields.take()?), i64::from_be_bytes(fields.take()?)),
+        };
         let mut epochs = Vec::new();
         for _ in 0..u32::from_be_bytes(fields.take()?) {
             epochs.push((i32::from_be_bytes(fields.take()?), i64::from_be_bytes(fields.take()?)));
         }
-        Some(Self { log_start, mark, epochs: EpochList::from_entries(epochs) })
+        Some(Self { log_start, mark, compacted, clean, epochs: EpochList::from_entries(epochs) })
     }
 }
 
@@ -64,7 +78,8 @@ mod tests {
     #[test]
     fn a_checkpoint_is_read_back_and_a_damaged_one_is_not_believed() {
         let epochs = EpochList::from_entries(vec![(1, 0), (4, 17)]);
-        let checkpoint = Checkpoint { log_start: 3, mark: 1 << 40, epochs };
+        let checkpoint =
+            Checkpoint { log_start: 3, mark: 1 << 40, compacted: 1 << 33, clean: 1 << 32, epochs };
         let bytes = checkpoint.encode();
         assert_eq!(Checkpoint::decode(&bytes), Some(checkpoint));
         for at in 0..bytes.len() {

@@ -20,8 +20,37 @@ pub enum RecoveryMode {
     Full,
 }
 
+/// When a log is compacted, and what compaction leaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Compaction {
+    /// The share of the sealed bytes that must not have been compacted before it is worth the work. Default 0.5:
+    /// at most half of the log is waste.
+    pub min_dirty_ratio: f64,
+    /// Records younger than this stay, whatever follows them. Default 0.
+    pub min_lag: Duration,
+    /// Records older than this are compacted even when the share is small. Default: no limit.
+    pub max_lag: Duration,
+    /// How long a tombstone stays after the first compaction that met it, so that slow readers see it. Default 24 hours.
+    pub delete_retention: Duration,
+    /// Bytes of keys to remember in one pass; more keys take more passes. A pass goes through at least one segment.
+    /// Default 64 MiB.
+    pub key_memory: usize,
+}
+
+impl Default for Compaction {
+    fn default() -> Self {
+        Self {
+            min_dirty_ratio: 0.5,
+            min_lag: Duration::ZERO,
+            max_lag: Duration::MAX,
+            delete_retention: Duration::from_secs(24 * 60 * 60),
+            key_memory: 64 * 1024 * 1024,
+        }
+    }
+}
+
 /// Settings of one [`Log`](crate::Log).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LogConfig {
     /// Bytes after which a segment is sealed and a new one begun; also the largest batch taken. Default 512 MiB,
     /// at most `i32::MAX`. Retention works in whole segments.
@@ -43,6 +72,8 @@ pub struct LogConfig {
     /// The active segment is sealed when its first batch is older than this, so that retention by age can reach its
     /// records. Default `None`: only a full segment is sealed.
     pub segment_age: Option<Duration>,
+    /// Keep only the newest record of each key in what is sealed. Default `None`: no compaction.
+    pub compaction: Option<Compaction>,
     /// A producer that was silent for this long is forgotten (its next batch is taken with any sequence).
     /// Default 24 hours.
     pub producer_expiration: Duration,
@@ -60,6 +91,7 @@ impl Default for LogConfig {
             retention_bytes: None,
             retention: None,
             segment_age: None,
+            compaction: None,
             producer_expiration: Duration::from_secs(24 * 60 * 60),
             recovery: RecoveryMode::default(),
         }

@@ -152,6 +152,11 @@ pub enum ReadError {
     Storage(#[from] io::Error),
 }
 
+/// Stored bytes that are not what they were when they were checked.
+pub(crate) fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ReadError {
+    ReadError::Storage(io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
 impl ReadError {
     /// Kafka's code for a fetch: 1 `OFFSET_OUT_OF_RANGE` or 56 `KAFKA_STORAGE_ERROR`.
     #[must_use]

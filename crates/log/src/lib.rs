@@ -7,6 +7,7 @@
 
 mod append;
 mod checkpoint;
+mod compaction;
 mod config;
 mod dirty;
 mod epochs;
@@ -27,7 +28,8 @@ pub mod watermark;
 mod writer;
 
 pub use append::{Append, AppendOutcome};
-pub use config::{LogConfig, RecoveryMode, Timestamp};
+pub use compaction::{Compacted, CompactionJob, CompactionReport};
+pub use config::{Compaction, LogConfig, RecoveryMode, Timestamp};
 pub use epochs::EpochList;
 pub use error::{AppendError, LogError, ReadError, SyncError};
 pub use log::Log;

@@ -185,10 +185,16 @@ impl Log {
     /// [`LogError::Storage`] (fences), [`LogError::Fenced`].
     pub fn checkpoint(&mut self) -> Result<(), LogError> {
         self.check_fence()?;
+        self.persist(self.as_of_now())
+    }
+
+    /// What the checkpoint file should say.
+    pub(crate) fn as_of_now(&self) -> Checkpoint {
         let mut epochs = self.reader.epochs();
         // An epoch that began above the mark may be cut away with its records.
         epochs.cut(self.barriered);
-        self.persist(Checkpoint { log_start: self.reader.log_start(), mark: self.barriered, epochs })
+        let Checkpoint { compacted, clean, .. } = self.persisted;
+        Checkpoint { log_start: self.reader.log_start(), mark: self.barriered, compacted, clean, epochs }
     }
 
     pub(crate) fn persist(&mut self, checkpoint: Checkpoint) -> Result<(), LogError> {

@@ -155,7 +155,10 @@ impl Log {
         // First the mark: what is about to go must not be missed as damage.
         let mut epochs = log.reader.epochs();
         epochs.cut(new_end);
-        log.persist(Checkpoint { log_start: start.min(new_end), mark: new_end, epochs })?;
+        let before = &log.persisted;
+        let (compacted, clean) = (before.compacted.min(new_end), before.clean.min(new_end));
+        let log_start = start.min(new_end);
+        log.persist(Checkpoint { log_start, mark: new_end, compacted, clean, epochs })?;
         for segment in segments[first + 1..].iter().rev() {
             log.guard("removing", &segment.path, log.storage.remove(&segment.path))?;
         }

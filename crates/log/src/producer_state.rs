@@ -67,6 +67,11 @@ impl ProducerState {
         self.producers.len()
     }
 
+    /// The base offset of the newest batch of each producer.
+    pub(crate) fn last_batches(&self) -> impl Iterator<Item = i64> {
+        self.producers.values().filter_map(|producer| Some(producer.batches.back()?.base_offset))
+    }
+
     /// The newest batch of each producer.
     pub(crate) fn newest(&self) -> impl Iterator<Item = ActiveProducer> {
         self.producers.iter().filter_map(|(id, producer)| {

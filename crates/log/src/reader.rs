@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
+use tramline_wire::RecordBatch;
 use tramline_wire::batch::TimestampType;
-use tramline_wire::{RecordBatch, TopicPartition};
 
 use crate::config::Timestamp;
 use crate::epochs::EpochList;
 use crate::error::ReadError;
 use crate::segment::Segment;
-use crate::storage::{FileRange, read_exact_at};
+use crate::storage::FileRange;
 
 /// The readers' side of a [`Log`](crate::Log); shared, never blocked by an append for longer than a list swap.
 #[derive(Debug)]
@@ -154,16 +154,13 @@ impl LogReader {
         let end = self.log_end();
         let segments = self.segments();
         let start = self.log_start();
-        let out_of_range = ReadError::OutOfRange { offset, start, end };
         if offset < start || offset > end {
-            return Err(out_of_range);
+            return Err(ReadError::OutOfRange { offset, start, end });
         }
         let stop = limit.min(end);
         let mut slice = Slice { ranges: Vec::new(), base_offset: offset, next_offset: offset, len: 0 };
-        let Some(first) = segments.partition_point(|segment| segment.base_offset <= offset).checked_sub(1)
-        else {
-            return Err(out_of_range);
-        };
+        // Compaction may have removed the segment that began at or before the offset.
+        let first = segments.partition_point(|segment| segment.base_offset <= offset).saturating_sub(1);
         for segment in &segments[first..] {
             let forced = at_least_one && slice.is_empty();
             let left = max_bytes.saturating_sub(slice.len);
@@ -213,7 +210,7 @@ impl LogReader {
                     return Ok(false);
                 }
                 if header.max_timestamp >= timestamp {
-                    let batch = decode(segment, pos, header.total_len())?;
+                    let batch = segment.decode_batch(pos, header)?;
                     found = first_at(&batch, timestamp, from.max(header.base_offset), limit);
                 }
                 Ok(found.is_none())
@@ -282,13 +279,6 @@ impl LogReader {
     pub(crate) fn assign_epoch(&self, epoch: i32, start: i64) {
         self.epochs.write().unwrap_or_else(PoisonError::into_inner).assign(epoch, start);
     }
-}
-
-fn decode(segment: &Segment, pos: u64, len: usize) -> Result<RecordBatch, ReadError> {
-    let mut bytes = vec![0; len];
-    read_exact_at(&*segment.file, &mut bytes, pos)?;
-    RecordBatch::decode(TopicPartition::new("", 0), bytes.into())
-        .map_err(|error| ReadError::Storage(io::Error::new(io::ErrorKind::InvalidData, error)))
 }
 
 fn first_at(batch: &RecordBatch, timestamp: Timestamp, from: i64, limit: i64) -> Option<TimedOffset> {

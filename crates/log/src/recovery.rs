@@ -164,8 +164,9 @@ impl Recovery<'_> {
 
     /// Walks every segment in order, up to the place where the log has to be cut.
     fn verify_segments(&mut self) -> Result<(), LogError> {
-        if let Some(first) = self.bases.first().copied().filter(|first| *first > self.checkpoint.log_start) {
-            let from = self.checkpoint.log_start;
+        let (from, compacted) = (self.checkpoint.log_start, self.checkpoint.compacted);
+        let lost_before = |first: &i64| *first > from && *first > compacted;
+        if let Some(first) = self.bases.first().copied().filter(lost_before) {
             self.report.damaged.push(Damaged { from, next: first, bytes: 0 });
             self.checkpoint.log_start = first;
         }
@@ -179,11 +180,12 @@ impl Recovery<'_> {
             let below_mark = next_base.is_some_and(|next| next <= mark);
             let check_crc = self.config.recovery == RecoveryMode::Full || !below_mark;
             let index_interval = self.config.index_interval_bytes;
-            let expect = Expect { base_offset: base, next_base, mark, check_crc, index_interval };
+            let expect = Expect { base_offset: base, next_base, mark, compacted, check_crc, index_interval };
             let mut scan = scan(&*file, &expect).map_err(|e| failed("reading", &path, e))?;
             self.count(&scan, check_crc);
             let end = scan.published.next_offset;
-            let whole = end >= next_base.unwrap_or(mark) && scan.junk_end.is_none();
+            let covers_all = next_base.map_or(end >= mark, |next| end >= next || next <= compacted);
+            let whole = covers_all && scan.junk_end.is_none();
             let torn = !whole && end >= mark;
             let torn_bytes = scan.junk_end.map_or(0, |junk| junk - scan.published.size);
             if !whole && !torn {

@@ -22,6 +22,8 @@ pub(crate) struct Expect {
     pub(crate) next_base: Option<i64>,
     /// Everything below was durable: what is bad there was damaged, not torn.
     pub(crate) mark: i64,
+    /// Below, compaction may have taken batches away.
+    pub(crate) compacted: i64,
     /// Whether to check the CRC of each batch.
     pub(crate) check_crc: bool,
     pub(crate) index_interval: u32,
@@ -50,7 +52,8 @@ enum Found {
 /// Walks a segment from its first byte.
 ///
 /// A batch is believed when its length fits, its base offset is exactly the next one (so bytes of an earlier life of
-/// the file are never taken for the continuation) and, if asked for, its CRC is right.
+/// the file are never taken for the continuation; in a compacted segment, which never grows again, it may lie further
+/// on) and, if asked for, its CRC is right.
 pub(crate) fn scan(file: &dyn StorageFile, expect: &Expect) -> io::Result<Scan> {
     let mut window = Window::new(file, if expect.check_crc { CHECK_CHUNK } else { HEADER_CHUNK })?;
     let mut scan = Scan {
@@ -83,13 +86,8 @@ pub(crate) fn scan(file: &dyn StorageFile, expect: &Expect) -> io::Result<Scan> 
 
 impl Scan {
     fn note(&mut self, header: &BatchHeader, expect: &Expect, after_damage: bool) {
-        let published = &mut self.published;
         let relative = u32::try_from(header.base_offset - expect.base_offset).unwrap_or(u32::MAX);
-        let pos = u32::try_from(published.size).unwrap_or(u32::MAX);
-        published.index.offer(relative, pos, expect.index_interval, after_damage);
-        published.size += header.total_len() as u64;
-        published.next_offset = header.last_offset() + 1;
-        published.max_timestamp = published.max_timestamp.max(header.max_timestamp);
+        self.published.note(header, relative, expect.index_interval, after_damage);
         if self.epochs.last().is_none_or(|(epoch, _)| *epoch < header.partition_leader_epoch) {
             self.epochs.push((header.partition_leader_epoch, header.base_offset));
         }
@@ -137,6 +135,9 @@ impl<'a> Window<'a> {
         }
         match self.sound(pos, expect.check_crc, expect)? {
             Some(header) if header.base_offset == expected => Ok(Found::Batch(header)),
+            Some(header) if header.base_offset > expected && header.base_offset < expect.compacted => {
+                Ok(Found::Batch(header))
+            }
             _ => Ok(Found::Bad),
         }
     }

@@ -4,12 +4,14 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+use bytes::Bytes;
 use tramline_wire::batch::{BatchHeader, HEADER_LEN};
+use tramline_wire::{RecordBatch, TopicPartition};
 
 use crate::config::Timestamp;
-use crate::error::ReadError;
+use crate::error::{ReadError, invalid};
 use crate::offset_index::OffsetIndex;
-use crate::storage::{StorageFile, read_up_to};
+use crate::storage::{StorageFile, read_exact_at, read_up_to};
 
 /// Bytes read at once when batch headers are walked.
 const WALK_BUFFER: usize = 4 * 1024;
@@ -35,6 +37,15 @@ pub(crate) struct Published {
 impl Published {
     pub(crate) fn empty(base_offset: i64) -> Self {
         Self { size: 0, next_offset: base_offset, max_timestamp: -1, index: OffsetIndex::default() }
+    }
+
+    /// Adds the batch that stands at the end, `relative` to the segment's base offset.
+    pub(crate) fn note(&mut self, header: &BatchHeader, relative: u32, interval: u32, always: bool) {
+        let pos = u32::try_from(self.size).unwrap_or(u32::MAX);
+        self.index.offer(relative, pos, interval, always);
+        self.size += header.total_len() as u64;
+        self.next_offset = header.last_offset() + 1;
+        self.max_timestamp = self.max_timestamp.max(header.max_timestamp);
     }
 }
 
@@ -102,6 +113,18 @@ impl Segment {
 
     pub(crate) fn size(&self) -> u64 {
         self.published().size
+    }
+
+    /// The bytes of the batch at `pos`.
+    pub(crate) fn read_batch(&self, pos: u64, header: &BatchHeader) -> Result<Bytes, ReadError> {
+        let mut bytes = vec![0; header.total_len()];
+        read_exact_at(&*self.file, &mut bytes, pos)?;
+        Ok(bytes.into())
+    }
+
+    /// The batch at `pos` with its records.
+    pub(crate) fn decode_batch(&self, pos: u64, header: &BatchHeader) -> Result<RecordBatch, ReadError> {
+        RecordBatch::decode(TopicPartition::new("", 0), self.read_batch(pos, header)?).map_err(invalid)
     }
 
     /// `offset` relative to the base, clamped into what an index entry can hold.

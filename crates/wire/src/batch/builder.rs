@@ -9,6 +9,8 @@ use crate::compression::Compression;
 use crate::record::Record;
 use crate::types::Str;
 
+mod thinned;
+
 /// Builds one record batch after another; each starts at base offset 0 with leader epoch -1, as a producer sends it.
 ///
 /// Memory: the uncompressed batch, and while [`build`](Self::build) runs the compressed one beside it.
@@ -20,7 +22,8 @@ pub struct BatchBuilder {
     /// What the batch before took, as the room to begin the next with.
     expected: usize,
     count: i32,
-    base_timestamp: i64,
+    /// What timestamp deltas count from; that of the first record unless it was set before.
+    base_timestamp: Option<i64>,
     max_timestamp: i64,
     producer_id: i64,
     producer_epoch: i16,
@@ -38,7 +41,7 @@ impl BatchBuilder {
             buffer: Vec::new(),
             expected: 0,
             count: 0,
-            base_timestamp: -1,
+            base_timestamp: None,
             max_timestamp: -1,
             producer_id: -1,
             producer_epoch: -1,
@@ -67,7 +70,7 @@ impl BatchBuilder {
         headers: &[(Str, Option<Bytes>)],
     ) -> Result<usize, BatchError> {
         let headers = headers.iter().map(|(key, value)| (&key.as_bytes()[..], value.as_deref()));
-        self.append_parts(timestamp, key, value, headers)
+        self.append_parts(self.count, timestamp, key, value, headers)
     }
 
     /// Appends a copy of `record`: its timestamp, key, value and headers.
@@ -75,17 +78,29 @@ impl BatchBuilder {
     /// # Errors
     /// As [`append`](Self::append).
     pub fn append_record(&mut self, record: &Record) -> Result<usize, BatchError> {
-        self.append_parts(record.timestamp(), record.key(), record.value(), record.raw_headers())
+        self.append_at(self.count, record)
+    }
+
+    /// Appends a copy of `record` at this distance from the base offset.
+    fn append_at(&mut self, offset_delta: i32, record: &Record) -> Result<usize, BatchError> {
+        self.append_parts(
+            offset_delta,
+            record.timestamp(),
+            record.key(),
+            record.value(),
+            record.raw_headers(),
+        )
     }
 
     fn append_parts<'a>(
         &mut self,
+        offset_delta: i32,
         timestamp: i64,
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         headers: impl ExactSizeIterator<Item = (&'a [u8], Option<&'a [u8]>)> + Clone,
     ) -> Result<usize, BatchError> {
-        let body = self.body_len(timestamp, key, value, headers.clone());
+        let body = self.body_len(offset_delta, timestamp, key, value, headers.clone());
         let grown = body + i32::try_from(body).map_or(5, varint_len);
         let before = self.size_bytes();
         if before.checked_add(grown).is_none_or(|size| size > i32::MAX as usize) {
@@ -94,17 +109,17 @@ impl BatchBuilder {
         if self.count == 0 {
             self.buffer.reserve(self.expected.max(HEADER_LEN + grown));
             self.buffer.resize(HEADER_LEN, 0);
-            self.base_timestamp = timestamp;
             self.max_timestamp = timestamp;
         }
+        let base_timestamp = *self.base_timestamp.get_or_insert(timestamp);
         self.max_timestamp = self.max_timestamp.max(timestamp);
         let out = &mut self.buffer;
         out.reserve(grown);
         // Every length below is at most that of the batch, which was just seen to fit.
         put_varint(out, body as i32);
         out.push(0);
-        put_varlong(out, timestamp.wrapping_sub(self.base_timestamp));
-        put_varint(out, self.count);
+        put_varlong(out, timestamp.wrapping_sub(base_timestamp));
+        put_varint(out, offset_delta);
         put_field(out, key);
         put_field(out, value);
         put_varint(out, headers.len() as i32);
@@ -120,14 +135,15 @@ impl BatchBuilder {
     /// Bytes of a record after its length prefix.
     fn body_len<'a>(
         &self,
+        offset_delta: i32,
         timestamp: i64,
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         headers: impl ExactSizeIterator<Item = (&'a [u8], Option<&'a [u8]>)>,
     ) -> usize {
-        let delta = if self.count == 0 { 0 } else { timestamp.wrapping_sub(self.base_timestamp) };
+        let delta = self.base_timestamp.map_or(0, |base| timestamp.wrapping_sub(base));
         let count = varint_len(i32::try_from(headers.len()).unwrap_or(i32::MAX));
-        let fixed = 1 + varlong_len(delta) + varint_len(self.count) + count;
+        let fixed = 1 + varlong_len(delta) + varint_len(offset_delta) + count;
         headers.fold(fixed + field_len(key) + field_len(value), |sum, (key, value)| {
             sum.saturating_add(field_len(Some(key))).saturating_add(field_len(value))
         })
@@ -143,7 +159,7 @@ impl BatchBuilder {
         headers: &[(Str, Option<Bytes>)],
     ) -> usize {
         let headers = headers.iter().map(|(key, value)| (&key.as_bytes()[..], value.as_deref()));
-        let body = self.body_len(timestamp, key, value, headers);
+        let body = self.body_len(self.count, timestamp, key, value, headers);
         body + i32::try_from(body).map_or(5, varint_len)
     }
 
@@ -217,7 +233,7 @@ impl BatchBuilder {
             crc: 0,
             attributes: 0,
             last_offset_delta: done.count - 1,
-            base_timestamp: done.base_timestamp,
+            base_timestamp: done.base_timestamp.unwrap_or(-1),
             max_timestamp: done.max_timestamp,
             producer_id: done.producer_id,
             producer_epoch: done.producer_epoch,
@@ -225,11 +241,7 @@ impl BatchBuilder {
             record_count: done.count,
         };
         let header = header.with_flags(codec, done.transactional, done.control);
-        if let Some(head) = batch.first_chunk_mut() {
-            header.write(head);
-        }
-        let crc = crc32c(&batch[CRC_FROM..]);
-        batch[CRC_AT..CRC_FROM].copy_from_slice(&crc.to_be_bytes());
+        complete(&mut batch, &header);
         // Uncompressed, the memory went out with the batch and this is an empty one.
         done.buffer.clear();
         self.buffer = done.buffer;
@@ -249,6 +261,15 @@ impl BatchBuilder {
         }
         (Compression::None, std::mem::take(&mut self.buffer))
     }
+}
+
+/// Writes the header and the CRC over the room that was left for them.
+fn complete(batch: &mut [u8], header: &BatchHeader) {
+    if let Some(head) = batch.first_chunk_mut() {
+        header.write(head);
+    }
+    let crc = crc32c(&batch[CRC_FROM..]);
+    batch[CRC_AT..CRC_FROM].copy_from_slice(&crc.to_be_bytes());
 }
 
 #[inline]

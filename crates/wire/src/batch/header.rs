@@ -187,7 +187,8 @@ impl BatchHeader {
         if self.base_sequence < 0 {
             return -1;
         }
-        let last = i64::from(self.base_sequence) + i64::from(self.record_count.max(1)) - 1;
+        // Not by the count: compaction takes records away and leaves the sequences they had.
+        let last = i64::from(self.base_sequence) + i64::from(self.last_offset_delta.max(0));
         (last & i64::from(i32::MAX)) as i32
     }
 
@@ -199,6 +200,20 @@ impl BatchHeader {
         if control {
             self.attributes |= CONTROL;
         }
+        self
+    }
+
+    /// The same attributes with another codec.
+    pub(crate) fn with_codec(mut self, codec: Compression) -> Self {
+        self.attributes = (self.attributes & !CODEC_MASK) | i16::from(codec.id());
+        self
+    }
+
+    /// The same with the moment, in ms since the epoch, from which on its tombstones may go. The records' timestamps
+    /// count from it: Kafka keeps the horizon where the base timestamp was.
+    pub(crate) fn with_delete_horizon(mut self, horizon: i64) -> Self {
+        self.attributes |= DELETE_HORIZON;
+        self.base_timestamp = horizon;
         self
     }
 }
