@@ -160,13 +160,14 @@ impl Log {
 }
 
 impl CompactionJob {
-    /// Reads the sealed segments and writes the new ones, each durable when this returns. Long; blocks.
+    /// Reads the sealed segments and writes the new ones, each durable when this returns. Long; blocks. `go_on` is asked
+    /// before each batch; once it says no, what was written is removed and there is no result.
     ///
     /// # Errors
     /// What the file system answers, or what is wrong with a stored batch. The log is as it was; what was written so far
     /// is removed when the file system allows it, and by the next start otherwise.
-    pub fn run(self) -> Result<Compacted, ReadError> {
-        let (keys, count) = self.newest_of_each_key()?;
+    pub fn run(self, go_on: impl Fn() -> bool) -> Result<Option<Compacted>, ReadError> {
+        let (keys, count) = self.newest_of_each_key(&go_on)?;
         let end = self.segments.get(count).map_or(self.end, |segment| segment.base_offset);
         let mut done = Compacted { rewritten: Vec::new(), end, report: CompactionReport::default() };
         for (n, segment) in self.segments[..count].iter().enumerate() {
@@ -175,24 +176,34 @@ impl CompactionJob {
             if !segment.damage.is_empty() {
                 continue;
             }
-            match self.rewrite(segment, &keys, is_last, &mut done.report) {
-                Ok(Some(rewritten)) => done.rewritten.push(rewritten),
-                Ok(None) => {}
+            match self.rewrite(segment, &keys, is_last, &go_on, &mut done.report) {
+                Ok(rewritten) => done.rewritten.extend(rewritten),
                 Err(error) => {
-                    for (path, _) in done.rewritten.iter().filter_map(|rewritten| rewritten.new.as_ref()) {
-                        // The error that is returned says more than that of the cleaning up.
-                        let _ = self.storage.remove(path);
-                    }
+                    self.remove_what_was_written(&done);
                     return Err(error);
                 }
             }
+            if !go_on() {
+                self.remove_what_was_written(&done);
+                return Ok(None);
+            }
         }
-        Ok(done)
+        Ok(Some(done))
+    }
+
+    fn remove_what_was_written(&self, done: &Compacted) {
+        for (path, _) in done.rewritten.iter().filter_map(|rewritten| rewritten.new.as_ref()) {
+            // Whoever asked has a better reason to stop than this; the next start removes it.
+            let _ = self.storage.remove(path);
+        }
     }
 
     /// The newest offset of each key in the segments that are not compacted, and how many segments the pass goes
     /// through. Keys of a segment that came too late for that are remembered all the same: they too hide older ones.
-    fn newest_of_each_key(&self) -> Result<(HashMap<Box<[u8]>, i64>, usize), ReadError> {
+    fn newest_of_each_key(
+        &self,
+        go_on: &impl Fn() -> bool,
+    ) -> Result<(HashMap<Box<[u8]>, i64>, usize), ReadError> {
         let mut keys: HashMap<Box<[u8]>, i64> = HashMap::new();
         let mut memory = 0;
         for (n, segment) in self.segments.iter().enumerate().skip(self.clean) {
@@ -209,7 +220,7 @@ impl CompactionJob {
                     }
                 }
                 full = memory > self.settings.key_memory && n > self.clean;
-                Ok(!full)
+                Ok(!full && go_on())
             })?;
             if full {
                 return Ok((keys, n));
@@ -223,6 +234,7 @@ impl CompactionJob {
         old: &Arc<Segment>,
         keys: &HashMap<Box<[u8]>, i64>,
         is_last: bool,
+        go_on: &impl Fn() -> bool,
         report: &mut CompactionReport,
     ) -> Result<Option<Rewritten>, ReadError> {
         let last_base = is_last.then(|| last_batch(old)).transpose()?.flatten();
@@ -242,11 +254,11 @@ impl CompactionJob {
                 Fate::Thinner(bytes) => out.push(&bytes, &parse(&bytes)?)?,
                 Fate::Goes => {}
             }
-            Ok(true)
+            Ok(go_on())
         });
         let finished = walked.and_then(|()| out.finish().map_err(ReadError::from));
         let published = match finished {
-            Ok(published) if changed => published,
+            Ok(published) if changed && go_on() => published,
             not_needed => {
                 self.storage.remove(&path)?;
                 return not_needed.map(|_| None);

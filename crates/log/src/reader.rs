@@ -205,7 +205,7 @@ impl LogReader {
             if segment.published().max_timestamp < timestamp || segment.next_offset() <= from {
                 continue;
             }
-            segment.for_each_header(from, |pos, header| {
+            segment.for_each_header_since(timestamp, from, |pos, header| {
                 if header.base_offset >= limit {
                     return Ok(false);
                 }
@@ -228,19 +228,11 @@ impl LogReader {
     /// As [`LogReader::offset_for_time`].
     pub fn max_timestamp(&self, limit: i64) -> Result<Option<TimedOffset>, ReadError> {
         let from = self.log_start();
-        let mut max = None;
-        for segment in self.segments().iter() {
-            segment.for_each_header(from, |_, header| {
-                if header.last_offset() < limit {
-                    max = max.max(Some(header.max_timestamp));
-                }
-                Ok(header.base_offset < limit)
-            })?;
+        let mut max = -1;
+        for segment in self.segments().iter().filter(|segment| segment.next_offset() > from) {
+            max = max.max(segment.max_timestamp(from, limit)?);
         }
-        match max {
-            Some(max) => self.offset_for_time(max, limit),
-            None => Ok(None),
-        }
+        self.offset_for_time(max, limit)
     }
 
     /// The answer to `OffsetForLeaderEpoch`: the largest known epoch not above `epoch` and where it ended; `(-1, -1)`

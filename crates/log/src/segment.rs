@@ -42,7 +42,7 @@ impl Published {
     /// Adds the batch that stands at the end, `relative` to the segment's base offset.
     pub(crate) fn note(&mut self, header: &BatchHeader, relative: u32, interval: u32, always: bool) {
         let pos = u32::try_from(self.size).unwrap_or(u32::MAX);
-        self.index.offer(relative, pos, interval, always);
+        self.index.offer(relative, pos, self.max_timestamp, interval, always);
         self.size += header.total_len() as u64;
         self.next_offset = header.last_offset() + 1;
         self.max_timestamp = self.max_timestamp.max(header.max_timestamp);
@@ -199,12 +199,58 @@ impl Segment {
     pub(crate) fn for_each_header(
         &self,
         offset: i64,
+        visit: impl FnMut(u64, &BatchHeader) -> Result<bool, ReadError>,
+    ) -> Result<(), ReadError> {
+        let start = self.published().index.floor(self.relative(offset));
+        self.walk_from(u64::from(start), offset, visit)
+    }
+
+    /// As [`for_each_header`](Self::for_each_header), but batches older than `timestamp` that lie before all others may
+    /// be left out.
+    pub(crate) fn for_each_header_since(
+        &self,
+        timestamp: Timestamp,
+        offset: i64,
+        visit: impl FnMut(u64, &BatchHeader) -> Result<bool, ReadError>,
+    ) -> Result<(), ReadError> {
+        let start = {
+            let index = &self.published().index;
+            index.floor(self.relative(offset)).max(index.floor_of_time(timestamp))
+        };
+        self.walk_from(u64::from(start), offset, visit)
+    }
+
+    /// The largest timestamp of the batches from the one that holds `from` on that end below `limit`; -1 when there is
+    /// none.
+    pub(crate) fn max_timestamp(&self, from: i64, limit: i64) -> Result<Timestamp, ReadError> {
+        let (start, mut max) = {
+            let published = self.published();
+            if from > self.base_offset {
+                // What the index knows of times counts from the first batch on.
+                (published.index.floor(self.relative(from)), -1)
+            } else if published.next_offset <= limit {
+                return Ok(published.max_timestamp);
+            } else {
+                published.index.floor_with_max(self.relative(limit))
+            }
+        };
+        self.walk_from(u64::from(start), from, |_, header| {
+            let below = header.last_offset() < limit;
+            if below {
+                max = max.max(header.max_timestamp);
+            }
+            Ok(below)
+        })?;
+        Ok(max)
+    }
+
+    fn walk_from(
+        &self,
+        start: u64,
+        offset: i64,
         mut visit: impl FnMut(u64, &BatchHeader) -> Result<bool, ReadError>,
     ) -> Result<(), ReadError> {
-        let (start, size) = {
-            let published = self.published();
-            (u64::from(published.index.floor(self.relative(offset))), published.size)
-        };
+        let size = self.size();
         let mut pos = start;
         let ends = self.damage.iter().map(|region| (region.pos, region.end)).chain([(size, size)]);
         for (end, resume) in ends {

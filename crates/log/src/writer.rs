@@ -146,7 +146,8 @@ impl Log {
             for batch in &pending.batches {
                 let at = u32::try_from(published.size).unwrap_or(u32::MAX);
                 let relative = active.relative(batch.base_offset);
-                published.index.offer(relative, at, self.config.index_interval_bytes, false);
+                let interval = self.config.index_interval_bytes;
+                published.index.offer(relative, at, published.max_timestamp, interval, false);
                 published.size += batch.bytes.len() as u64;
                 published.max_timestamp = published.max_timestamp.max(batch.max_timestamp);
             }

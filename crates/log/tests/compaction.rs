@@ -90,7 +90,7 @@ fn verify(log: &Log, model: &Model, max_bytes: usize, context: &str) -> Visible 
 }
 
 fn pass(log: &mut Log, now: i64) -> Option<CompactionReport> {
-    let done = log.plan_compaction(now)?.run().unwrap();
+    let done = log.plan_compaction(now)?.run(|| true).unwrap()?;
     Some(log.compacted(done).unwrap())
 }
 
@@ -190,8 +190,8 @@ fn a_power_cut_at_every_call_of_a_pass_leaves_the_old_content_or_the_new() {
         let storage = memory();
         let (mut log, model) = write(&storage);
         storage.crash_at(n);
-        let done = log.plan_compaction(NOW).unwrap().run();
-        let _ = done.map(|done| log.compacted(done).map(drop));
+        let done = log.plan_compaction(NOW).unwrap().run(|| true);
+        let _ = done.map(|done| log.compacted(done.unwrap()).map(drop));
         assert!(storage.has_crashed(), "power off at call {n}");
         for (name, image) in [
             ("durable", storage.durable_image()),
@@ -281,7 +281,7 @@ fn appends_and_retention_go_on_while_a_pass_runs() {
         put(&mut log, &mut model, &[(&key, Some(&format!("{n:040}")))], Compression::None).unwrap();
     }
     force(&mut log);
-    let done = log.plan_compaction(NOW).unwrap().run().unwrap();
+    let done = log.plan_compaction(NOW).unwrap().run(|| true).unwrap().unwrap();
     put(&mut log, &mut model, &[("key-0", Some("meanwhile"))], Compression::None).unwrap();
     assert!(log.enforce_retention(NOW).unwrap() > 0);
     log.compacted(done).unwrap();
@@ -331,4 +331,34 @@ fn readers_reach_the_end_when_nothing_of_the_last_batch_stays() {
     force(&mut log);
     assert_eq!(pass(&mut log, NOW).unwrap().records_removed, 1);
     assert_eq!(verify(&log, &model, 300, "after a pass").len(), 1);
+}
+
+#[test]
+fn a_pass_that_is_told_to_stop_leaves_everything_as_it_was() {
+    let storage = memory();
+    let (mut log, _) = open(&storage.shared(), &compacting(eager()));
+    let mut model = Model::default();
+    for n in 0..60 {
+        put(&mut log, &mut model, &[("k", Some(&format!("{n:040}")))], Compression::None).unwrap();
+    }
+    force(&mut log);
+    let before = verify(&log, &model, 300, "before");
+    for stop_after in 0..200 {
+        let asked = std::cell::Cell::new(0);
+        let go_on = || {
+            asked.set(asked.get() + 1);
+            asked.get() <= stop_after
+        };
+        let job = log.plan_compaction(NOW).unwrap();
+        let Some(done) = job.run(go_on).unwrap() else {
+            assert_eq!(names(&*storage.shared(), ".tmp"), [""; 0], "stopped after {stop_after}");
+            assert_eq!(verify(&log, &model, 300, "stopped"), before);
+            continue;
+        };
+        assert!(stop_after > 60, "it was never asked in between");
+        log.compacted(done).unwrap();
+        verify(&log, &model, 300, "after all");
+        return;
+    }
+    panic!("it never came to an end");
 }

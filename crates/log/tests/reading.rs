@@ -10,6 +10,7 @@ use common::{
     NOW, append, append_bytes, assert_contiguous, batch, batch_at, decode, dir, exists, force, open,
     read_all, segment, segments, small, values_of,
 };
+use tramline_log::storage::memory::CallKind;
 use tramline_log::storage::{DiskStorage, MemoryStorage};
 use tramline_log::{Append, AppendOutcome, Log, LogConfig, ReadError, Storage};
 
@@ -304,4 +305,56 @@ fn the_same_on_a_real_disk_with_file_ranges_for_sendfile() {
     let records = read_all(&log.reader(), 3000);
     assert_contiguous(&records, 0);
     assert_eq!(records.len(), 260);
+}
+
+#[test]
+fn a_time_is_found_where_the_index_says_and_as_a_walk_over_everything_finds_it() {
+    for seed in 0..20 {
+        let mut random = common::Random::new(seed);
+        let (mut log, _) = open(&memory(), &LogConfig { segment_bytes: 4096, ..small() });
+        let mut times = Vec::new();
+        for _ in 0..200 {
+            // Mostly growing, as clocks of several producers do.
+            let time = NOW + times.len() as i64 * 10 - random.below(500) as i64;
+            append_bytes(&mut log, batch_at(time, &["some value"])).unwrap();
+            times.push(time);
+        }
+        force(&mut log);
+        let start = random.below(60) as i64;
+        log.delete_records(start).unwrap();
+        let reader = log.reader();
+        for _ in 0..200 {
+            let limit = start + random.below(201 - start as u64) as i64;
+            let wanted = NOW - 600 + random.below(2800) as i64;
+            let within = || (start..limit).map(|offset| (offset, times[offset as usize]));
+            let found = reader.offset_for_time(wanted, limit).unwrap();
+            assert_eq!(
+                found.map(|f| f.offset),
+                within().find(|(_, t)| *t >= wanted).map(|(o, _)| o),
+                "seed {seed}"
+            );
+            let max = within().map(|(_, time)| time).max();
+            let first = max.and_then(|max| within().find(|(_, time)| *time == max));
+            let found = reader.max_timestamp(limit).unwrap().map(|f| (f.offset, f.timestamp));
+            assert_eq!(found, first, "seed {seed}, from {start} below {limit}");
+        }
+    }
+}
+
+#[test]
+fn a_time_near_the_end_of_a_long_log_is_found_without_reading_it() {
+    let storage = MemoryStorage::new();
+    let (mut log, _) = open(&storage.shared(), &LogConfig { segment_bytes: 1 << 20, ..small() });
+    for n in 0..3000 {
+        append_bytes(&mut log, batch_at(NOW + n, &["some value"])).unwrap();
+    }
+    let reads = |ask: &dyn Fn()| {
+        let before = storage.calls(CallKind::Read);
+        ask();
+        storage.calls(CallKind::Read) - before
+    };
+    let reader = log.reader();
+    assert!(reads(&|| assert!(reader.offset_for_time(NOW + 2990, i64::MAX).unwrap().is_some())) <= 3);
+    assert!(reads(&|| assert!(reader.max_timestamp(i64::MAX).unwrap().is_some())) <= 3);
+    assert!(reads(&|| assert!(reader.max_timestamp(2990).unwrap().is_some())) <= 5);
 }
