@@ -58,7 +58,7 @@ pub struct LogConfig {
     /// The file of the active segment is extended by this much at a time, so that most barriers have no new length
     /// to write. Default 4 MiB: large enough to be rare, small enough that reading the zeros at a start is cheap.
     pub presize_bytes: u32,
-    /// One entry of the offset index per so many bytes. Default 16 KiB: an entry takes 8 bytes of memory, a lookup
+    /// One entry of the offset index per so many bytes. Default 16 KiB: an entry takes 16 bytes of memory, a lookup
     /// reads at most this much.
     pub index_interval_bytes: u32,
     /// Stamp batches with the append time (`message.timestamp.type=LogAppendTime`) in place of the producer's.

@@ -147,8 +147,11 @@ impl Recovery<'_> {
         let bytes = read_file(&**self.storage, &path).map_err(|e| failed("reading", &path, e))?;
         self.persisted = bytes.and_then(|bytes| Checkpoint::decode(&bytes));
         let first = self.bases.first().copied().unwrap_or(0);
-        self.checkpoint =
-            self.persisted.clone().unwrap_or(Checkpoint { log_start: first, ..Default::default() });
+        self.checkpoint = self.persisted.clone().unwrap_or_else(|| {
+            // Nothing says how far compaction has come: its gaps must not pass for damage, nor be cut away.
+            let sealed = self.bases.last().copied().filter(|_| self.config.compaction.is_some());
+            Checkpoint { log_start: first, compacted: sealed.unwrap_or(0), ..Default::default() }
+        });
         self.report.mark = self.checkpoint.mark;
         while self.bases.len() > 1 && self.bases[1] <= self.checkpoint.log_start {
             let base = self.bases.remove(0);

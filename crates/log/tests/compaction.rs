@@ -362,3 +362,23 @@ fn a_pass_that_is_told_to_stop_leaves_everything_as_it_was() {
     }
     panic!("it never came to an end");
 }
+
+#[test]
+fn gaps_are_no_damage_when_the_checkpoint_is_lost() {
+    let storage = memory();
+    let config = compacting(eager());
+    let (mut log, _) = open(&storage.shared(), &config);
+    let mut model = Model::default();
+    for n in 0..80 {
+        let key = format!("key-{}", n % 6);
+        put(&mut log, &mut model, &[(&key, Some(&format!("{n:040}")))], Compression::None).unwrap();
+    }
+    force(&mut log);
+    pass(&mut log, NOW).unwrap();
+    drop(log);
+    storage.shared().remove(&dir().join("checkpoint")).unwrap();
+    let mut log = reopen(&storage, &config, "without a checkpoint");
+    verify(&log, &model, 300, "without a checkpoint");
+    pass(&mut log, NOW);
+    verify(&log, &model, 300, "after one more pass");
+}
