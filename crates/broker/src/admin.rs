@@ -376,6 +376,7 @@ pub(crate) fn log_config(settings: Effective, presize_bytes: u32) -> LogConfig {
         retention: settings.retention_ms.map(Duration::from_millis),
         retention_bytes: settings.retention_bytes,
         segment_age: Some(Duration::from_millis(settings.segment_ms)),
+        compaction: settings.compaction,
         ..LogConfig::default()
     }
 }

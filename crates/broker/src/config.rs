@@ -31,6 +31,7 @@ pub struct BrokerConfig {
     pub(crate) retention: Option<Duration>,
     pub(crate) retention_bytes: Option<u64>,
     pub(crate) retention_check_interval: Duration,
+    pub(crate) compaction_check_interval: Duration,
     pub(crate) group_log_bytes: u64,
     pub(crate) group_initial_rebalance_delay: Duration,
     pub(crate) group_min_session_timeout: Duration,
@@ -66,6 +67,7 @@ impl Default for BrokerConfig {
             retention: Some(Duration::from_hours(7 * 24)),
             retention_bytes: None,
             retention_check_interval: Duration::from_mins(5),
+            compaction_check_interval: Duration::from_secs(15),
             group_log_bytes: 16 << 20,
             group_initial_rebalance_delay: Duration::ZERO,
             group_min_session_timeout: Duration::from_secs(1),
@@ -265,6 +267,14 @@ impl BrokerConfig {
         self
     }
 
+    /// How often topics with `cleanup.policy=compact` are looked at. Default 15 s. What is worth a pass is a matter of
+    /// the topic (`min.cleanable.dirty.ratio`, `min.compaction.lag.ms`, `max.compaction.lag.ms`).
+    #[must_use]
+    pub fn compaction_check_interval(mut self, interval: Duration) -> Self {
+        self.compaction_check_interval = interval;
+        self
+    }
+
     /// The size from which the log of committed offsets and groups is written anew with what is still true of it.
     /// Default 16 MiB; it is also let grow to four times what it had after the last time. Smaller values start
     /// faster and write more.
@@ -318,6 +328,7 @@ impl BrokerConfig {
             ("presize_bytes", self.presize_bytes > 0),
             ("background_sync_interval", !self.background_sync_interval.is_zero()),
             ("retention_check_interval", !self.retention_check_interval.is_zero()),
+            ("compaction_check_interval", !self.compaction_check_interval.is_zero()),
             ("writer_threads", self.writer_threads > 0),
             ("committer_threads", self.committer_threads > 0),
             ("reader_threads", self.reader_threads > 0),

@@ -1,19 +1,33 @@
-//! What happens without anyone asking: barriers and marks for partitions whose producers want none, and retention.
+//! What happens without anyone asking: barriers and marks for partitions whose producers want none, retention,
+//! compaction.
 //!
 //! Nothing is done here. Each turn looks at the partitions and hands their write actors messages; the work is theirs,
 //! on their threads, in order with the appends.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::blocking::NotRun;
 use crate::engine::Engine;
 use crate::node::Node;
-use crate::partition::{Change, Failure, Partition, Submission, Written};
+use crate::partition::{Change, Failure, Partition, Pass, Submission, Written, lock_pass};
 
 /// Runs until it is dropped.
 pub(crate) async fn keep(node: Arc<Node>) {
+    tokio::join!(keep_small(Arc::clone(&node)), keep_compact(node));
+}
+
+/// A pass may take long, and nothing else waits for it.
+async fn keep_compact(node: Arc<Node>) {
+    loop {
+        sleep(node.config.compaction_check_interval).await;
+        compact_all(Arc::clone(&node)).await;
+    }
+}
+
+async fn keep_small(node: Arc<Node>) {
     let (sync, retention) = (node.config.background_sync_interval, node.config.retention_check_interval);
     let mut next_sync = Instant::now() + sync;
     let mut next_retention = Instant::now() + retention;
@@ -53,6 +67,41 @@ pub(crate) fn retain_all(node: &Node) {
         if reader.log_end() > reader.log_start() || reader.segment_count() > 1 {
             retain(&node.engine, &partition);
         }
+    }
+}
+
+/// Compacts what is worth it, one partition after the other.
+pub(crate) async fn compact_all(node: Arc<Node>) {
+    for partition in partitions(&node).into_iter().filter(|p| p.settings().compaction.is_some()) {
+        compact(&node, &partition).await;
+    }
+}
+
+async fn compact(node: &Arc<Node>, partition: &Arc<Partition>) {
+    let pass = Arc::new(Mutex::new(Pass::default()));
+    if change(&node.engine, partition, Change::PlanCompaction(Arc::clone(&pass))).await.is_err() {
+        return;
+    }
+    let Some(job) = lock_pass(&pass).job.take() else { return };
+    let (stopping, killed, of) = (node.stopping.clone(), node.killed.clone(), Arc::clone(partition));
+    let go_on = move || !stopping.is_cancelled() && !killed.is_cancelled() && !of.is_deleted();
+    let run = move || job.run(go_on);
+    match node.compactor.run(run).await {
+        Ok(Ok(Some(done))) => lock_pass(&pass).done = Some(done),
+        // Told to stop.
+        Ok(Ok(None)) | Err(NotRun) => return,
+        Ok(Err(reason)) => {
+            tracing::warn!(partition = %partition.id, %reason, "compaction failed and is tried again later");
+            return;
+        }
+    }
+    // A failure has fenced the partition, which is told there.
+    let _ = change(&node.engine, partition, Change::EndCompaction(Arc::clone(&pass))).await;
+    if let Some(report) = lock_pass(&pass).report {
+        let saved = report.bytes_before - report.bytes_after;
+        node.metrics.compactions.add(1);
+        node.metrics.bytes_compacted_away.add(usize::try_from(saved).unwrap_or(usize::MAX));
+        tracing::debug!(partition = %partition.id, records = report.records_removed, bytes = saved, "compacted");
     }
 }
 

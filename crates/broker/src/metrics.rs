@@ -46,6 +46,8 @@ metrics! {
     gauge batches_waiting: "Record batches accepted and not yet written.",
     gauge fetches_parked: "Fetches waiting for data now.",
     counter record_bytes_out: "Bytes of record batches in fetch answers.",
+    counter compactions: "Passes of compaction that changed something.",
+    counter bytes_compacted_away: "Bytes of sealed segments that compaction has saved.",
     counter partitions_fenced: "Partitions that a storage failure has closed for writing.",
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Node {
     pub(crate) clock: fn() -> i64,
     pub(crate) admin: Arc<Mutex<Admin>>,
     pub(crate) admin_pool: Pool,
+    /// For passes over whole logs, which take long.
+    pub(crate) compactor: Pool,
     /// Held for as long as the directory is ours.
     pub(crate) lock: Mutex<Option<Arc<dyn StorageFile>>>,
 }

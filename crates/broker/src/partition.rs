@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tramline_log::{Append, AppendError, LogConfig, LogReader};
+use tramline_log::{Append, AppendError, Compacted, CompactionJob, CompactionReport, LogConfig, LogReader};
 use tramline_wire::{ErrorCode, TopicPartition, Uuid};
 
 use crate::topic_config::Effective;
@@ -76,6 +76,23 @@ pub(crate) enum Change {
     Checkpoint,
     /// Work with other sizes, times and stamps from here on.
     Configure(LogConfig),
+    /// Say what compaction there is to do.
+    PlanCompaction(Arc<Mutex<Pass>>),
+    /// Put what a pass has written in the place of what was there.
+    EndCompaction(Arc<Mutex<Pass>>),
+}
+
+/// A pass of compaction on its way between the owner of a log and the thread that does it.
+#[derive(Debug, Default)]
+pub(crate) struct Pass {
+    pub(crate) job: Option<CompactionJob>,
+    pub(crate) done: Option<Compacted>,
+    pub(crate) report: Option<CompactionReport>,
+}
+
+/// Each holder is done with it before the next one is told.
+pub(crate) fn lock_pass(pass: &Mutex<Pass>) -> MutexGuard<'_, Pass> {
+    pass.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Submission {

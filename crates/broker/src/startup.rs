@@ -62,13 +62,14 @@ pub(crate) fn open(plan: Plan) -> Result<Arc<Node>, StartError> {
     let directory = partition_dir(&admin.dir, OFFSETS_TOPIC, 0).display().to_string();
     let groups = GroupCoordinator::load(&config, Arc::clone(&engine), log, Arc::clone(&shelf), clock)
         .map_err(|reason| StartError::Log { directory, reason })?;
-    let (readers, admin_pool) = if threads {
+    let (readers, admin_pool, compactor) = if threads {
         let failed = |source| StartError::Io { doing: "start threads".to_owned(), source };
         engine.start(config.committer_threads).map_err(failed)?;
         let readers = Pool::threads("tramline-read", config.reader_threads).map_err(failed)?;
-        (readers, Pool::threads("tramline-admin", 1).map_err(failed)?)
+        let admin_pool = Pool::threads("tramline-admin", 1).map_err(failed)?;
+        (readers, admin_pool, Pool::threads("tramline-compact", 1).map_err(failed)?)
     } else {
-        (Pool::inline(), Pool::inline())
+        (Pool::inline(), Pool::inline(), Pool::inline())
     };
     Ok(Arc::new(Node {
         cluster_id: admin.identity.cluster_id.clone(),
@@ -89,6 +90,7 @@ pub(crate) fn open(plan: Plan) -> Result<Arc<Node>, StartError> {
         clock,
         admin: Arc::new(Mutex::new(admin)),
         admin_pool,
+        compactor,
         lock: Mutex::new(Some(lock)),
         config,
     }))

@@ -97,6 +97,11 @@ impl SteppedBroker {
         maintenance::retain_all(&self.node);
     }
 
+    /// Compacts what is worth it. Moves when it is polled and [`settle`](Self::settle) is called in turns.
+    pub fn compact(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(maintenance::compact_all(Arc::clone(&self.node)))
+    }
+
     /// Steps until nothing is left to do.
     pub fn settle(&self) {
         while self.step_writer() || self.step_committer() {}

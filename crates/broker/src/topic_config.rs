@@ -1,6 +1,9 @@
 //! The settings a topic can have: names, kinds, defaults, and which of them this broker acts on.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tramline_log::Compaction;
 
 use crate::config::BrokerConfig;
 
@@ -56,6 +59,7 @@ pub(crate) struct Setting {
 }
 
 const LONG_MAX: &str = "9223372036854775807";
+const DAY_MS: i64 = 86_400_000;
 const SEGMENT_MS: i64 = 604_800_000;
 const INT_MAX: i64 = i32::MAX as i64;
 const ANY_INT: Kind = Kind::Int { min: 0, max: INT_MAX };
@@ -129,12 +133,13 @@ pub(crate) fn default_value(setting: &Setting, broker: &BrokerConfig) -> String 
 }
 
 /// The settings of one topic that this broker acts on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Effective {
     pub(crate) max_message_bytes: usize,
     pub(crate) segment_bytes: u64,
     pub(crate) index_interval_bytes: u32,
-    pub(crate) compacted: bool,
+    /// `None`: every record stays, whatever follows it.
+    pub(crate) compaction: Option<Compaction>,
     /// Whether old records may be removed.
     pub(crate) deletes: bool,
     pub(crate) log_append_time: bool,
@@ -157,6 +162,9 @@ impl Effective {
             number("max.message.bytes", i64::try_from(broker.max_message_bytes).unwrap_or(i64::MAX));
         let segment = number("segment.bytes", i64::try_from(broker.segment_bytes).unwrap_or(i64::MAX));
         let deletes = text("cleanup.policy").is_none_or(|policy| policy.split(',').any(|p| p == "delete"));
+        let compacted =
+            text("cleanup.policy").is_some_and(|policy| policy.split(',').any(|p| p == "compact"));
+        let millis = |name: &str, fallback: i64| Duration::from_millis(number(name, fallback).unsigned_abs());
         // -1 is no limit.
         let limit = |name: &str, default: Option<u64>| match overrides.get(name) {
             Some(value) => value.parse().ok(),
@@ -171,7 +179,15 @@ impl Effective {
             max_message_bytes: usize::try_from(max_message).unwrap_or(usize::MAX),
             segment_bytes: u64::try_from(segment).unwrap_or(u64::MAX),
             index_interval_bytes: u32::try_from(number("index.interval.bytes", 4096)).unwrap_or(4096),
-            compacted: text("cleanup.policy").is_some_and(|policy| policy.split(',').any(|p| p == "compact")),
+            compaction: compacted.then(|| Compaction {
+                min_dirty_ratio: text("min.cleanable.dirty.ratio")
+                    .and_then(|n| n.parse().ok())
+                    .unwrap_or(0.5),
+                min_lag: millis("min.compaction.lag.ms", 0),
+                max_lag: millis("max.compaction.lag.ms", i64::MAX),
+                delete_retention: millis("delete.retention.ms", DAY_MS),
+                ..Compaction::default()
+            }),
             log_append_time: text("message.timestamp.type") == Some("LogAppendTime"),
             timestamp_before_max_ms: number("message.timestamp.before.max.ms", i64::MAX),
             timestamp_after_max_ms: number("message.timestamp.after.max.ms", 3_600_000),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use tramline_log::{Append, AppendOutcome, DurabilityGate, Forced, Log, LogReader, SyncTicket};
 
-use crate::partition::{Change, Done, Failure, Submission, Written};
+use crate::partition::{Change, Done, Failure, Submission, Written, lock_pass};
 
 /// What is owed to someone once everything below `next` is durable.
 struct Waiting {
@@ -167,6 +167,16 @@ impl WriteActor {
             Change::Seal => log.seal_active(),
             Change::Checkpoint => log.checkpoint(),
             Change::Configure(config) => log.set_config(config.clone()),
+            Change::PlanCompaction(pass) => {
+                lock_pass(pass).job = log.plan_compaction(now);
+                Ok(())
+            }
+            Change::EndCompaction(pass) => {
+                let done = lock_pass(pass).done.take();
+                done.map_or(Ok(()), |done| {
+                    log.compacted(done).map(|report| lock_pass(pass).report = Some(report))
+                })
+            }
         };
         match changed {
             Ok(()) => {

@@ -12,14 +12,13 @@ mod common {
     pub mod hand;
 }
 
-use common::hand::Hand;
+use common::hand::{Hand, alter_topic};
 use common::{batch, create_topics, fetch, list_offsets, only_partition, only_row, produce, values};
 use tramline_broker::BrokerConfig;
 use tramline_log::storage::MemoryStorage;
-use tramline_wire::messages::alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use tramline_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use tramline_wire::messages::describe_configs_request::DescribeConfigsResource;
-use tramline_wire::messages::{AlterConfigsRequest, DeleteRecordsRequest, DescribeConfigsRequest};
+use tramline_wire::messages::{DeleteRecordsRequest, DescribeConfigsRequest};
 
 fn config() -> BrokerConfig {
     BrokerConfig::new().presize_bytes(4096).checkpoint_interval(std::time::Duration::ZERO)
@@ -36,11 +35,7 @@ struct Told {
 }
 
 fn alter(hand: &Hand, value: &str) -> Option<i16> {
-    let config = AlterableConfig { name: "segment.ms".into(), value: Some(value.into()) };
-    let resource =
-        AlterConfigsResource { resource_type: 2, resource_name: "t".into(), configs: vec![config] };
-    let request = AlterConfigsRequest { resources: vec![resource], ..AlterConfigsRequest::default() };
-    Some(hand.call(2, request)?.responses[0].error_code)
+    Some(hand.call(2, alter_topic("t", "segment.ms", value))?.responses[0].error_code)
 }
 
 fn delete(hand: &Hand, offset: i64) -> Option<i16> {

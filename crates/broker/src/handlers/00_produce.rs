@@ -121,7 +121,7 @@ async fn submit_one(
 fn validate(records: &[u8], settings: Effective, version: i16, now: i64) -> Result<BatchHeader, Refused> {
     let mut rules = ProduceRules {
         max_message_bytes: settings.max_message_bytes,
-        compacted: settings.compacted,
+        compacted: settings.compaction.is_some(),
         log_append_time: settings.log_append_time,
         zstd: version >= ZSTD_FROM,
         ..ProduceRules::default()

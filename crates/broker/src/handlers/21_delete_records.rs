@@ -45,7 +45,7 @@ async fn delete(node: &Node, topic: &str, asked: &DeleteRecordsPartition) -> Res
         return Err(ErrorCode::InvalidTopicException);
     }
     let settings = partition.settings();
-    if settings.compacted && !settings.deletes {
+    if settings.compaction.is_some() && !settings.deletes {
         return Err(ErrorCode::PolicyViolation);
     }
     let change = Change::DeleteRecords { before: asked.offset };

@@ -9,6 +9,9 @@ use std::task::{Context, Poll, Waker};
 
 use tramline_broker::{Answer, BrokerConfig, SteppedBroker};
 use tramline_log::Storage;
+use tramline_wire::messages::alter_configs_request::{
+    AlterConfigsRequest, AlterConfigsResource, AlterableConfig,
+};
 use tramline_wire::{Request, decode_response, encode_request};
 
 /// Where its files are.
@@ -42,10 +45,26 @@ impl Hand {
         answers.collect()
     }
 
+    /// Compacts what is worth it.
+    pub fn compact(&self) {
+        let mut pass = self.0.compact();
+        while pass.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.0.settle();
+        }
+    }
+
     /// One request, stepped to its answer.
     pub fn call<R: Request>(&self, version: i16, request: R) -> Option<R::Response> {
         self.all(version, &[request]).remove(0)
     }
+}
+
+/// All settings of a topic replaced by one.
+pub fn alter_topic(topic: &str, name: &str, value: &str) -> AlterConfigsRequest {
+    let config = AlterableConfig { name: name.into(), value: Some(value.into()) };
+    let resource =
+        AlterConfigsResource { resource_type: 2, resource_name: topic.into(), configs: vec![config] };
+    AlterConfigsRequest { resources: vec![resource], ..AlterConfigsRequest::default() }
 }
 
 fn poll(pending: &mut Pending) -> Option<Answer> {
