@@ -96,8 +96,8 @@ impl Source for Ready {
         Assigned(Some(SourceEvent::Assigned { generation: 1, partitions: self.partitions.clone() }))
     }
 
-    fn commit_configuration(&self) -> CommitConfiguration {
-        CommitConfiguration { group: Some("g".into()), ..CommitConfiguration::default() }
+    fn commit_configuration(&self) -> Option<CommitConfiguration> {
+        Some(CommitConfiguration { group: Some("g".into()), ..CommitConfiguration::default() })
     }
 
     fn group_metadata(&self) -> Option<GroupMetadata> {

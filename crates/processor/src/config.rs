@@ -238,11 +238,8 @@ impl<S: Source, V: Values> PartitionedBuilder<S, V> {
         {
             return out_of_range("commit", "the interval must be longer than zero");
         }
-        let source = self.source.commit_configuration();
-        if self.settings.commit.is_managed()
-            && source.auto_commit
-            && source.auto_store
-            && source.group.is_some()
+        let configuration = self.source.commit_configuration();
+        if self.settings.commit.is_managed() && configuration.is_some_and(|known| known.commits_unprocessed())
         {
             return Err(ConfigErrorKind::AutoCommit);
         }

@@ -69,13 +69,13 @@ impl Source for Consumer {
         Self::events(self)
     }
 
-    fn commit_configuration(&self) -> CommitConfiguration {
+    fn commit_configuration(&self) -> Option<CommitConfiguration> {
         let (auto_commit, auto_store) = match self.commit_mode() {
             CommitMode::Auto { store, .. } => (true, store),
             _ => (false, false),
         };
         let group = self.group_metadata().map(|group| group.group_id);
-        CommitConfiguration { auto_commit, auto_store, group }
+        Some(CommitConfiguration { auto_commit, auto_store, group })
     }
 
     fn group_metadata(&self) -> Option<GroupMetadata> {

@@ -152,7 +152,7 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
             commit: settings.commit,
             stop: settings.stop,
             stop_timeout: settings.stop_timeout,
-            has_group: source.commit_configuration().group.is_some(),
+            has_group: source.commit_configuration().is_none_or(|known| known.group.is_some()),
             on_failure: settings.policy.on_failure,
             jitter: settings.seed.0,
         };

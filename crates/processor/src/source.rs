@@ -45,8 +45,11 @@ pub trait Source: Send + Sync + 'static {
     /// The changes of the assignment, beginning with what is assigned already.
     fn events(&self) -> Self::Events;
 
-    /// Who else commits, and whether there is a group at all.
-    fn commit_configuration(&self) -> CommitConfiguration;
+    /// Who else commits, and whether there is a group at all. `None` when the source cannot tell: then nothing
+    /// is refused, and commits are tried. A wrapper gives what it wraps says.
+    fn commit_configuration(&self) -> Option<CommitConfiguration> {
+        None
+    }
 
     /// Who the source is in its group as of now; `None` without a group.
     fn group_metadata(&self) -> Option<GroupMetadata>;
@@ -200,6 +203,14 @@ pub struct CommitConfiguration {
     pub auto_store: bool,
     /// The group; without one nothing can be committed, and progress is only tracked.
     pub group: Option<Str>,
+}
+
+impl CommitConfiguration {
+    /// Whether the group's offsets move with what is handed out, processed or not.
+    #[must_use]
+    pub const fn commits_unprocessed(&self) -> bool {
+        self.auto_commit && self.auto_store && self.group.is_some()
+    }
 }
 
 /// Who a source is in its group.

@@ -99,8 +99,8 @@ impl Source for Script {
         self.clone()
     }
 
-    fn commit_configuration(&self) -> CommitConfiguration {
-        CommitConfiguration { group: Some("g".into()), ..Default::default() }
+    fn commit_configuration(&self) -> Option<CommitConfiguration> {
+        Some(CommitConfiguration { group: Some("g".into()), ..Default::default() })
     }
 
     fn group_metadata(&self) -> Option<GroupMetadata> {

@@ -135,7 +135,7 @@ impl Source for Watched {
         }
     }
 
-    fn commit_configuration(&self) -> CommitConfiguration {
+    fn commit_configuration(&self) -> Option<CommitConfiguration> {
         self.consumer.commit_configuration()
     }
 

@@ -278,8 +278,8 @@ impl Source for MemorySource {
         MemoryEvents { member: Arc::clone(&self.member) }
     }
 
-    fn commit_configuration(&self) -> CommitConfiguration {
-        self.member.configuration.clone()
+    fn commit_configuration(&self) -> Option<CommitConfiguration> {
+        Some(self.member.configuration.clone())
     }
 
     fn group_metadata(&self) -> Option<GroupMetadata> {
