@@ -1,5 +1,6 @@
 //! The consumer: records of assigned partitions, pulled; with a group, shared partitions and committed offsets.
 
+mod auto_commit;
 mod builder;
 mod error;
 mod events;
@@ -22,7 +23,7 @@ use tokio::time::Instant as TokioInstant;
 use tramline_wire::{Record, Str, TopicPartition};
 
 pub use builder::ConsumerBuilder;
-pub use error::{BuildConsumerError, CommitError, ConsumeError, OffsetsError, SeekError};
+pub use error::{BuildConsumerError, CommitError, ConsumeError, OffsetsError, SeekError, StoreOffsetError};
 pub use events::{Event, Events, Revocation};
 pub use tramline_core::client::consumer_commits::CommitFailure;
 pub use tramline_core::client::fetcher::{FetchError, Fetched, OffsetReset};
@@ -178,6 +179,21 @@ impl Consumer {
         self.shared.commit(offsets.into_iter().collect()).await
     }
 
+    /// Says that everything before `offset` is done: the next automatic commit takes it, every interval, before the
+    /// partition is given up, and on [`close`](Self::close). For [`CommitMode::Auto`] with `store: false`. The offset
+    /// stored last counts.
+    ///
+    /// # Errors
+    /// [`StoreOffsetError`]: offsets are not stored by the program, the partition is not assigned (any more), or more
+    /// was to be stored than was handed out.
+    pub fn store_offset(
+        &self,
+        topic_partition: &TopicPartition,
+        offset: OffsetAndMetadata,
+    ) -> Result<(), StoreOffsetError> {
+        self.shared.store_offset(topic_partition, offset)
+    }
+
     /// The offsets the group has committed for these partitions; `None` for a partition without.
     ///
     /// # Errors
@@ -251,7 +267,7 @@ impl Consumer {
     }
 
     /// Stops handing out records, gives every partition up (a `Revoked` event first, held like any other), answers the
-    /// commits that were made, leaves the group and closes the connections. Waits no longer than the rebalance timeout
+    /// commits that were made, commits what counts as done when that is automatic, leaves the group and closes the connections. Waits no longer than the rebalance timeout
     /// for an [`Events`] handle whose owner does not release the revocation, and no longer than the request timeout for
     /// a coordinator that is gone: drop the handle first, or go on serving it. May be called again.
     ///

@@ -293,7 +293,11 @@ impl Settings {
                 "must be above zero: brokers would answer at once, for ever",
             ),
             (fetcher.max_poll_records == 0, "max_poll_records", "must be above zero"),
-            (self.commit_mode != CommitMode::Manual, "commit_mode", "automatic commits are not there yet"),
+            (
+                matches!(self.commit_mode, CommitMode::Auto { interval, .. } if interval.is_zero()),
+                "commit_mode",
+                "the interval must be above zero",
+            ),
         ];
         match rules.into_iter().find(|(broken, _, _)| *broken) {
             Some((_, setting, why)) => Err(BuildConsumerError::InvalidSetting { setting, why }),

@@ -7,6 +7,7 @@ use tramline_core::client::consumer_commits::CommitFailure;
 use tramline_core::client::fetcher::FetchError;
 use tramline_wire::{ErrorCode, Str, TopicPartition};
 
+use super::types::CommitMode;
 use crate::error::CallError;
 
 /// Why a consumer could not be built.
@@ -79,6 +80,28 @@ pub enum SeekError {
     Negative {
         /// What was asked for.
         offset: i64,
+    },
+}
+
+/// Why an offset was not stored for the next automatic commit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreOffsetError {
+    /// The consumer commits nothing by itself, or decides by itself what is done.
+    #[error("offsets are stored by the program only with CommitMode::Auto and store: false, not with {0:?}")]
+    NotStored(CommitMode),
+    /// The partition is not assigned to this consumer, or not under the generation the offset names.
+    #[error("{0} is not assigned")]
+    NotAssigned(TopicPartition),
+    /// Nothing up to this offset was handed out yet.
+    #[error("{topic_partition}: {offset} is beyond what was handed out ({handed_out:?})")]
+    BeyondHandedOut {
+        /// The partition.
+        topic_partition: TopicPartition,
+        /// What was to be stored.
+        offset: i64,
+        /// The offset after everything that was handed out; `None` when nothing was.
+        handed_out: Option<i64>,
     },
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tramline_wire::TopicPartition;
 
+use super::error::CommitError;
 use super::shared::Shared;
 
 /// A change of what the consumer owns, in the order in which the changes happened.
@@ -38,6 +39,11 @@ pub enum Event {
         from: Option<i64>,
         /// Where reading goes on.
         to: i64,
+    },
+    /// An automatic commit failed. What is still ours is committed again after the interval.
+    CommitFailed {
+        /// The partitions, and why.
+        error: CommitError,
     },
 }
 

@@ -65,6 +65,11 @@ impl Membership {
         partitions
     }
 
+    /// The partitions of a revocation that is not acknowledged yet.
+    pub(super) fn held(&self, id: u64) -> Option<&[TopicPartition]> {
+        self.held.get(&id).map(Vec::as_slice)
+    }
+
     /// The partitions of revocations that ended without us: their deadline passed.
     fn expired(&mut self) -> Vec<TopicPartition> {
         let revoking = self.member.revoking();
@@ -96,7 +101,7 @@ impl State {
             membership.member.handle_timeout(now);
         }
         for topic_partition in membership.expired() {
-            self.fetcher.unassign(&topic_partition);
+            self.give_up(&topic_partition);
         }
         while let Some(event) = self.membership.as_mut().and_then(|membership| membership.member.poll_event())
         {
@@ -137,7 +142,7 @@ impl State {
                 let generations = partitions.iter().filter_map(|tp| self.fetcher.owned(tp));
                 let generation = generations.max().unwrap_or(-1);
                 for topic_partition in &partitions {
-                    self.fetcher.unassign(topic_partition);
+                    self.give_up(topic_partition);
                 }
                 if !partitions.is_empty() {
                     self.publish(Pending::Lost { generation, partitions });

@@ -49,9 +49,10 @@ pub(super) async fn run(shared: Arc<Shared>, cluster: Cluster) {
         }
     }
     {
+        let now = shared.now();
         let mut state = shared.lock();
         state.commits.queue.close();
-        state.commits.reply();
+        state.finish_commits(now);
     }
     shared.ended();
 }
@@ -60,6 +61,7 @@ fn next_work(shared: &Arc<Shared>, look_up_from: TokioInstant) -> Work {
     let now = shared.now();
     let mut state = shared.lock();
     let life = state.life;
+    state.queue_due_commits(now);
     let State { fetcher, membership, commits, close_deadline, .. } = &mut *state;
     let left = membership.as_ref().is_none_or(|membership| membership.left);
     let overdue = close_deadline.is_some_and(|at| at <= now);
@@ -88,11 +90,15 @@ fn next_work(shared: &Arc<Shared>, look_up_from: TokioInstant) -> Work {
             None
         }
     };
-    commits.reply();
+    if state.finish_commits(now) {
+        shared.grouping.notify_one();
+    }
     if let Some((context, offsets)) = wanted {
         return Work::Commit(context, offsets);
     }
+    let State { fetcher, commits, close_deadline, .. } = &*state;
     let mut until = commits.queue.next_timeout().into_iter().chain(*close_deadline).min();
+    until = until.into_iter().chain(state.next_automatic_commit()).min();
     let awaiting: BTreeMap<TopicPartition, i32> = fetcher
         .awaiting_position()
         .filter(|(tp, _)| !commits.queue.concerns(tp))
@@ -141,7 +147,7 @@ async fn commit(
             }
         }
     }
-    state.commits.reply();
+    state.finish_commits(now);
     drop(state);
     shared.grouping.notify_one();
 }

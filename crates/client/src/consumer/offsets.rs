@@ -35,13 +35,11 @@ impl Commits {
         Self { queue: CommitQueue::new(settings.commit_timeout, backoff), replies: BTreeMap::new() }
     }
 
-    /// Tells those whose commit is finished. Nobody may be listening any more; the commit is made all the same.
-    pub(super) fn reply(&mut self) {
-        while let Some((id, failed)) = self.queue.poll_done() {
-            let outcome = if failed.is_empty() { Ok(()) } else { Err(CommitError { failed }) };
-            if let Some(reply) = self.replies.remove(&id) {
-                reply.send(outcome).ok();
-            }
+    /// Tells whose commit it is that it is finished. Nobody may be listening any more; the commit is made all the same.
+    pub(super) fn reply(&mut self, id: CommitId, failed: BTreeMap<TopicPartition, CommitFailure>) {
+        let outcome = if failed.is_empty() { Ok(()) } else { Err(CommitError { failed }) };
+        if let Some(reply) = self.replies.remove(&id) {
+            reply.send(outcome).ok();
         }
     }
 }
@@ -63,7 +61,7 @@ impl Shared {
             let mut state = self.lock();
             let id = state.commits.queue.push(wanted, now);
             state.commits.replies.insert(id, reply);
-            state.commits.reply();
+            state.finish_commits(now);
         }
         self.offsets.notify_one();
         // The reply is dropped only with the whole consumer.
@@ -142,7 +140,7 @@ impl Shared {
     }
 }
 
-fn commit_offset(offset: OffsetAndMetadata) -> CommitOffset {
+pub(super) fn commit_offset(offset: OffsetAndMetadata) -> CommitOffset {
     let OffsetAndMetadata { offset, leader_epoch, metadata, generation } = offset;
     CommitOffset { offset, leader_epoch, metadata, generation }
 }

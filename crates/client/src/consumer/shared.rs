@@ -14,8 +14,9 @@ use tramline_core::client::retry::Backoff;
 use tramline_core::time::Instant;
 use tramline_wire::{Record, TopicPartition};
 
+use super::auto_commit::AutoCommits;
 use super::builder::Settings;
-use super::error::{ConsumeError, SeekError};
+use super::error::{CommitError, ConsumeError, SeekError};
 use super::events::{Event, Revocation};
 use super::membership::Membership;
 use super::offsets::Commits;
@@ -27,6 +28,7 @@ pub(super) struct State {
     pub fetcher: Fetcher,
     pub membership: Option<Membership>,
     pub commits: Commits,
+    pub auto: Option<AutoCommits>,
     events: EventQueue,
     readers: Vec<Waker>,
     waiting: usize,
@@ -59,6 +61,7 @@ pub(super) enum Pending {
     Revoked { id: u64, generation: i32, partitions: Vec<TopicPartition>, deadline: Instant },
     Lost { generation: i32, partitions: Vec<TopicPartition> },
     Reset { topic_partition: TopicPartition, from: Option<i64>, to: i64 },
+    CommitFailed { error: CommitError },
 }
 
 #[derive(Debug, Default)]
@@ -85,12 +88,14 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(settings: Settings, membership: Option<Membership>, backoff: Backoff) -> Arc<Self> {
         let commits = Commits::new(&settings, backoff);
+        let auto = AutoCommits::new(&settings);
         let fetcher = Fetcher::new(settings.fetcher.clone());
         Arc::new(Self {
             state: Mutex::new(State {
                 fetcher,
                 membership,
                 commits,
+                auto,
                 events: EventQueue::default(),
                 readers: Vec::new(),
                 waiting: 0,
@@ -162,17 +167,18 @@ impl Shared {
     }
 
     pub(super) fn poll_batch(&self, cx: &mut Context<'_>) -> Poll<Result<Fetched, ConsumeError>> {
-        self.poll_taken(cx, Fetcher::take_batch)
+        self.poll_taken(cx, Fetcher::take_batch, |fetched| &fetched.topic_partition)
     }
 
     pub(super) fn poll_record(&self, cx: &mut Context<'_>) -> Poll<Result<Record, ConsumeError>> {
-        self.poll_taken(cx, Fetcher::take_record)
+        self.poll_taken(cx, Fetcher::take_record, Record::topic_partition)
     }
 
     fn poll_taken<T>(
         &self,
         cx: &mut Context<'_>,
         take: impl FnOnce(&mut Fetcher) -> Option<Result<T, FetchError>>,
+        partition: impl FnOnce(&T) -> &TopicPartition,
     ) -> Poll<Result<T, ConsumeError>> {
         let now = self.now();
         let mut state = self.lock();
@@ -183,7 +189,13 @@ impl Shared {
         if state.membership.as_mut().is_some_and(|membership| membership.poll_resumed(now)) {
             self.grouping.notify_one();
         }
+        if state.asked_for_more() {
+            self.offsets.notify_one();
+        }
         let taken = take(&mut state.fetcher);
+        if let Some(Ok(taken)) = &taken {
+            state.handed_out(partition(taken));
+        }
         // Not for every record: waking the task costs more than handing one out.
         if state.fetcher.take_news() {
             self.fetching.notify_one();
@@ -208,9 +220,14 @@ impl Shared {
         {
             return Err(SeekError::Negative { offset });
         }
-        if !self.lock().fetcher.seek(topic_partition, to.for_fetcher()) {
+        let mut state = self.lock();
+        if !state.fetcher.seek(topic_partition, to.for_fetcher()) {
             return Err(SeekError::NotAssigned(topic_partition.clone()));
         }
+        if let Some(auto) = &mut state.auto {
+            auto.machine.sought(topic_partition);
+        }
+        drop(state);
         self.fetching.notify_one();
         self.offsets.notify_one();
         Ok(())
@@ -284,6 +301,7 @@ impl Shared {
             }
         }
         self.grouping.notify_one();
+        self.offsets.notify_one();
     }
 
     pub(super) fn poll_event(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
@@ -311,6 +329,7 @@ impl Shared {
             Pending::Reset { topic_partition, from, to } => {
                 Event::PositionReset { topic_partition, from, to }
             }
+            Pending::CommitFailed { error } => Event::CommitFailed { error },
             Pending::Revoked { id, generation, partitions, deadline } => Event::Revoked(Revocation {
                 shared: Arc::clone(self),
                 id,
@@ -325,6 +344,7 @@ impl Shared {
         let now = self.now();
         self.lock().release(id, now);
         self.grouping.notify_one();
+        self.offsets.notify_one();
     }
 
     // The end.
@@ -341,6 +361,10 @@ impl Shared {
                 state.life = Life::Closing;
                 let patience = self.settings.rebalance_timeout + self.settings.request_timeout;
                 state.close_deadline = Some(now + patience);
+                // A member commits before it gives its partitions up.
+                if state.membership.is_none() {
+                    state.queue_last_commits(now);
+                }
             }
             state.ended.push(ended);
             state.wake_readers();
@@ -430,11 +454,17 @@ impl State {
         }
     }
 
-    /// Gives up the partitions of a held revocation.
+    /// Gives up the partitions of a held revocation, after what is done of them is committed.
     pub(super) fn release(&mut self, id: u64, now: Instant) {
+        if !self.commits_before_release(id, now) {
+            self.release_now(id, now);
+        }
+    }
+
+    pub(super) fn release_now(&mut self, id: u64, now: Instant) {
         let Some(membership) = &mut self.membership else { return };
         for topic_partition in membership.release(id, now) {
-            self.fetcher.unassign(&topic_partition);
+            self.give_up(&topic_partition);
         }
     }
 }

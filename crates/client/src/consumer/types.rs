@@ -105,12 +105,17 @@ pub enum CommitMode {
     /// The program, by `commit`. Nothing is committed behind its back.
     #[default]
     Manual,
-    /// The consumer, every `interval`, before a revocation is acknowledged and on `close`.
+    /// The consumer, every `interval`, before a revocation is acknowledged and on `close`; at least once: never past what
+    /// was handed out, never under another generation than the one it was handed out in. A commit that fails is logged,
+    /// told as [`Event::CommitFailed`](super::Event::CommitFailed) and tried again after the interval.
     Auto {
-        /// The time between two commits.
+        /// The shortest time between two commits, above zero. Kafka's default is 5 s. Longer gives fewer commits and more
+        /// records again after a crash.
         interval: Duration,
-        /// Whether a record counts as done when it is handed out (`true`, Kafka's usual setting), or only when the program
-        /// calls `store_offset` (`false`).
+        /// Whether a record counts as done when the program asks for the next one (`true`, Kafka's usual setting: right for
+        /// a loop that is done with a record before it asks again, wrong for one that hands records on), or only when the
+        /// program calls [`store_offset`](super::Consumer::store_offset) (`false`). With `true` the records handed out last do
+        /// not count at `close`: nobody asked past them.
         store: bool,
     },
 }

@@ -2,6 +2,7 @@
 
 pub mod accumulator;
 pub mod api_versions;
+pub mod auto_commit;
 pub mod connection;
 pub mod consumer_commits;
 pub mod fetcher;

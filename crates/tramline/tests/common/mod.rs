@@ -32,7 +32,7 @@ pub struct Stand {
 }
 
 struct Own {
-    broker: BrokerHandle,
+    broker: Option<BrokerHandle>,
     directory: tempfile::TempDir,
     config: BrokerConfig,
 }
@@ -58,26 +58,40 @@ impl Stand {
     pub async fn embedded(config: BrokerConfig) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let broker = start(&directory, 0, &config).await;
-        Self { brokers: broker.local_addr().to_string(), own: Some(Own { broker, directory, config }) }
+        Self {
+            brokers: broker.local_addr().to_string(),
+            own: Some(Own { broker: Some(broker), directory, config }),
+        }
     }
 
     /// Stops the broker and starts it again on the same directory and port: in order, or as a crash would.
     pub async fn restart(&mut self, in_order: bool) {
-        let Own { broker, directory, config } = self.own.take().expect("an embedded broker");
-        let port = broker.local_addr().port();
         if in_order {
-            broker.shutdown().await.unwrap();
+            let own = self.own.as_mut().expect("an embedded broker");
+            own.broker.take().expect("it runs").shutdown().await.unwrap();
         } else {
-            broker.abort().await;
+            self.stop().await;
         }
-        let broker = start(&directory, port, &config).await;
-        self.own = Some(Own { broker, directory, config });
+        self.start_again().await;
+    }
+
+    /// Ends the broker as a crash would.
+    pub async fn stop(&mut self) {
+        let own = self.own.as_mut().expect("an embedded broker");
+        own.broker.take().expect("it runs").abort().await;
+    }
+
+    /// Starts a broker that was ended, on the same directory and port.
+    pub async fn start_again(&mut self) {
+        let port = self.brokers.rsplit_once(':').expect("an address").1.parse().expect("a port");
+        let own = self.own.as_mut().expect("an embedded broker");
+        own.broker = Some(start(&own.directory, port, &own.config).await);
     }
 
     /// Ends an own broker, which must go down well.
     pub async fn close(self) {
         if let Some(own) = self.own {
-            soon(own.broker.shutdown()).await.unwrap();
+            soon(own.broker.expect("it runs").shutdown()).await.unwrap();
         }
     }
 
