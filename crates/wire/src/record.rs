@@ -21,6 +21,7 @@ enum Repr {
     Alone(Arc<Parts>),
 }
 
+#[derive(Clone)]
 struct Parts {
     topic_partition: TopicPartition,
     offset: i64,
@@ -56,6 +57,19 @@ impl Record {
             value,
             headers: headers.into_iter().map(|(key, value)| (key.as_bytes().clone(), value)).collect(),
         })))
+    }
+
+    /// The same record with its timestamp taken by this clock; [`from_parts`](Self::from_parts) takes it for the
+    /// producer's. A record that shares a batch is copied out of it.
+    #[must_use]
+    pub fn with_timestamp_type(self, timestamp_type: TimestampType) -> Self {
+        if self.timestamp_type() == timestamp_type {
+            return self;
+        }
+        let Self(Repr::Alone(parts)) = self else {
+            return self.detached().with_timestamp_type(timestamp_type);
+        };
+        Self(Repr::Alone(Arc::new(Parts { timestamp_type, ..Arc::unwrap_or_clone(parts) })))
     }
 
     /// The record at `index` of `batch`, which must be below the number of its records.

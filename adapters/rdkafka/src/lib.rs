@@ -1,0 +1,72 @@
+//! rdkafka's consumers as a source of ordered lanes.
+//!
+//! [`RdkafkaSource`] takes rdkafka's own `ClientConfig` and is processed like any other source: `source.partitioned()`. A
+//! rebalance is only written down by rdkafka's callback; partitions are given back to librdkafka after their lanes are
+//! drained and their progress is committed.
+//!
+//! ```no_run
+//! use rdkafka::ClientConfig;
+//! use tramline_processor::{Lane, PartitionedExt};
+//! use tramline_rdkafka::RdkafkaSource;
+//! use tramline_wire::Record;
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut config = ClientConfig::new();
+//! config.set("bootstrap.servers", "127.0.0.1:9092").set("group.id", "kitchen");
+//! config.set("enable.auto.commit", "false").set("partition.assignment.strategy", "cooperative-sticky");
+//! let source = RdkafkaSource::subscribe(&config, &["orders"])?;
+//! let (result, source) = source
+//!     .partitioned()
+//!     .build()?
+//!     .for_each(tokio::signal::ctrl_c(), |record: Record, _: Lane| async move {
+//!         println!("{:?}", record.value());
+//!         Ok::<(), std::io::Error>(())
+//!     })
+//!     .await;
+//! source.close().await?;
+//! println!("{} records", result?.records_completed);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What librdkafka, or its wrapper, does not give
+//! - **Generations.** The group's generation and the member's id stay inside; a lane's generation here counts the
+//!   assignments of this source. It fences commits of an earlier assignment all the same. For the offsets of a transaction,
+//!   [`GroupHandle::metadata`] gives rdkafka's own description of the member.
+//! - **Fetching during a rebalance.** librdkafka stops fetching *every* partition until revoked ones are given back, also
+//!   with cooperative assignors. Other lanes go on with what is queued and read ahead ([`RdkafkaSource::read_ahead`]); with
+//!   Tramline's own consumer they go on fetching.
+//! - **A loss while a revocation is held.** librdkafka passes it over until the partitions are given back. The group refuses
+//!   the last commit then, and the drain is bounded by its deadline. Without a hold, a loss is told at once.
+//! - **Transaction markers and compacted tails.** Only records are handed out, so a frontier ends behind the last record,
+//!   and the lag of a transactional topic stays at the markers behind it.
+//! - **Leader epochs** of records. Offsets are committed without one.
+//! - **Partial reads of headers.** A header whose name is not UTF-8 makes the wrapper panic; the panic is caught, and the
+//!   run ends with [`SourceError::HeaderName`].
+//! - **How a commit went, partition by partition.** There is one request per topic, see the module `commit`.
+//! - **A way to end a close.** librdkafka closes on a thread of its own; [`RdkafkaSource::close`] stops waiting for it.
+//!
+//! # Not right yet
+//! With eager assignors (librdkafka's default), a partition that comes back within milliseconds is sometimes read twice from
+//! its start, and the run stops because of the order; and a member whose session ended while the broker was away does not come
+//! back. The tests that show it are ignored. Use `cooperative-sticky`.
+
+mod close;
+mod commit;
+mod config;
+mod context;
+mod error;
+mod events;
+mod pump;
+mod record;
+mod shared;
+mod source;
+
+pub use config::GroupHandle;
+pub use error::{BuildError, CloseError, SourceError};
+pub use events::RdkafkaEvents;
+pub use source::RdkafkaSource;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/migration/rdkafka-loop.md")]
+struct Migration;

@@ -1,0 +1,217 @@
+//! Polling librdkafka: what happened is carried out, what was fetched is read ahead, what is overdue is given back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::Message;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::BorrowedMessage;
+use rdkafka::types::RDKafkaErrorCode;
+use tokio::time::Instant;
+use tramline_wire::TopicPartition;
+
+use crate::context::{Context, Recorded, give_back, list};
+use crate::error::SourceError;
+use crate::record::record;
+use crate::shared::{Hold, Partition, Pending, Shared, State};
+
+/// How many events are served before the caller has another look.
+const MAX_EVENTS: usize = 1000;
+
+impl Shared {
+    /// Lets librdkafka work, and takes what it has. Never waits.
+    pub(crate) fn pump(&self, state: &mut State) {
+        let Some(consumer) = state.consumer.clone() else { return };
+        let before = state.events.len();
+        for _ in 0..MAX_EVENTS {
+            let served = consumer.context().served();
+            match consumer.poll(Duration::ZERO) {
+                // No partition is assigned before its records have a queue of their own; if one comes, it is the next.
+                Some(Ok(message)) => state.take_stray(&message),
+                Some(Err(error)) => state.take_error(None, error),
+                None if consumer.context().served() == served => break,
+                None => {}
+            }
+            self.carry_out(state, &consumer);
+        }
+        self.carry_out(state, &consumer);
+        state.check_holds();
+        state.read_on();
+        if state.events.len() != before {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Carries out what the callbacks wrote down.
+    fn carry_out(&self, state: &mut State, consumer: &Arc<BaseConsumer<Context>>) {
+        while let Some(what) = consumer.context().take() {
+            match what {
+                Recorded::Assigned { partitions, incremental } => {
+                    self.assigned(state, consumer, partitions, incremental);
+                }
+                Recorded::Revoked { partitions, incremental, lost } => {
+                    self.revoked(state, consumer, partitions, incremental, lost);
+                }
+            }
+        }
+    }
+
+    fn assigned(
+        &self,
+        state: &mut State,
+        consumer: &Arc<BaseConsumer<Context>>,
+        partitions: Vec<TopicPartition>,
+        incremental: bool,
+    ) {
+        self.adopt(state, consumer, &partitions);
+        let list = list(&partitions);
+        let taken = if incremental { consumer.incremental_assign(&list) } else { consumer.assign(&list) };
+        if let Err(error) = taken {
+            state.error = Some(SourceError::Assign(error));
+        }
+    }
+
+    /// Makes the partitions known, each with a queue of its own, before librdkafka begins to fetch them.
+    pub(crate) fn adopt(
+        &self,
+        state: &mut State,
+        consumer: &Arc<BaseConsumer<Context>>,
+        partitions: &[TopicPartition],
+    ) {
+        if partitions.is_empty() {
+            return;
+        }
+        state.generation += 1;
+        let generation = state.generation;
+        for topic_partition in partitions {
+            let queue = consumer.split_partition_queue(&topic_partition.topic, topic_partition.partition);
+            let queue = queue.map(|mut queue| {
+                let changed = Arc::clone(&self.changed);
+                queue.set_nonempty_callback(move || changed.notify_waiters());
+                queue
+            });
+            let read = VecDeque::new();
+            let partition = Partition { generation, queue, read, paused: false, withheld: false };
+            state.partitions.insert(topic_partition.clone(), partition);
+        }
+        state.publish(Pending::Assigned { generation, partitions: partitions.to_vec() });
+    }
+
+    fn revoked(
+        &self,
+        state: &mut State,
+        consumer: &BaseConsumer<Context>,
+        partitions: Vec<TopicPartition>,
+        incremental: bool,
+        lost: bool,
+    ) {
+        for topic_partition in &partitions {
+            if let Some(partition) = state.partitions.get_mut(topic_partition) {
+                partition.withheld = true;
+                partition.read.clear();
+                partition.queue = None;
+            }
+        }
+        if lost || state.handles == 0 || partitions.is_empty() {
+            if lost && !partitions.is_empty() {
+                state.publish(Pending::Lost { partitions: partitions.clone() });
+            }
+            for topic_partition in &partitions {
+                state.forget(topic_partition);
+            }
+            give_back(consumer, &partitions, incremental);
+            return;
+        }
+        state.next_hold += 1;
+        let id = state.next_hold;
+        let deadline = Instant::now() + self.settings.revocation_window();
+        state.holds.insert(id, Hold { partitions: partitions.clone(), incremental, deadline });
+        state.publish(Pending::Revoked { id, partitions, deadline });
+    }
+}
+
+impl State {
+    /// Ends holds that are overdue.
+    fn check_holds(&mut self) {
+        if self.holds.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let over: Vec<u64> =
+            self.holds.iter().filter(|(_, hold)| hold.deadline <= now).map(|(id, _)| *id).collect();
+        for id in over {
+            self.release(id);
+        }
+    }
+
+    /// Takes records from the partitions' queues, as far as they are read ahead.
+    fn read_on(&mut self) {
+        let mut errors = Vec::new();
+        for (topic_partition, partition) in &mut self.partitions {
+            let Some(queue) = &partition.queue else { continue };
+            while partition.read.len() < self.read_ahead {
+                match queue.poll(Duration::ZERO) {
+                    Some(Ok(message)) => match record(topic_partition, &message) {
+                        Ok(record) => partition.read.push_back(record),
+                        Err(error) => {
+                            self.error = Some(error);
+                            break;
+                        }
+                    },
+                    Some(Err(error)) => errors.push((topic_partition.clone(), error)),
+                    None => break,
+                }
+            }
+        }
+        for (topic_partition, error) in errors {
+            self.take_error(Some(topic_partition), error);
+        }
+    }
+
+    /// A message that came past its partition's queue.
+    fn take_stray(&mut self, message: &BorrowedMessage<'_>) {
+        let topic_partition = TopicPartition::new(message.topic(), message.partition());
+        let Some(partition) =
+            self.partitions.get_mut(&topic_partition).filter(|partition| !partition.withheld)
+        else {
+            return;
+        };
+        match record(&topic_partition, message) {
+            Ok(record) => partition.read.push_back(record),
+            Err(error) => self.error = Some(error),
+        }
+    }
+
+    /// Keeps what ends the run, and logs what librdkafka mends by itself.
+    fn take_error(&mut self, topic_partition: Option<TopicPartition>, error: KafkaError) {
+        if matches!(error, KafkaError::PartitionEOF(_)) {
+            return;
+        }
+        let is_fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
+        if is_fatal || error.rdkafka_error_code().is_some_and(is_final) {
+            self.error = Some(match topic_partition {
+                Some(topic_partition) => SourceError::Partition { topic_partition, source: error },
+                None => SourceError::Consumer(error),
+            });
+        } else {
+            tracing::warn!(%error, ?topic_partition, "librdkafka goes on after an error");
+        }
+    }
+}
+
+/// Whether librdkafka would only meet the same error again.
+const fn is_final(code: RDKafkaErrorCode) -> bool {
+    matches!(
+        code,
+        RDKafkaErrorCode::TopicAuthorizationFailed
+            | RDKafkaErrorCode::GroupAuthorizationFailed
+            | RDKafkaErrorCode::ClusterAuthorizationFailed
+            | RDKafkaErrorCode::InconsistentGroupProtocol
+            | RDKafkaErrorCode::InvalidGroupId
+            | RDKafkaErrorCode::InvalidSessionTimeout
+            | RDKafkaErrorCode::FencedInstanceId
+            | RDKafkaErrorCode::AutoOffsetReset
+    )
+}
