@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn t006_no_wait_and_a_longest_below_the_first_are_not_valid() {
+    fn t003_t004_no_wait_and_a_longest_below_the_first_are_not_valid() {
         assert!(Backoff::every(Duration::from_nanos(1)).is_valid());
         assert!(!Backoff::every(Duration::ZERO).is_valid());
         assert!(!Backoff::new(Duration::from_secs(2), Duration::from_secs(1)).is_valid());

@@ -88,7 +88,7 @@ fn a_cooperative_member_keeps_what_it_keeps_through_a_rebalance() {
 }
 
 #[test]
-fn a_revocation_held_open_is_acknowledged_at_the_deadline() {
+fn t174_a_revocation_held_open_is_acknowledged_at_the_deadline_and_heartbeats_go_on_until_then() {
     let mut net = quiet();
     let one = net.add(cooperative(), Revoking::Never, &["t"]);
     settle(&mut net);
@@ -98,7 +98,12 @@ fn a_revocation_held_open_is_acknowledged_at_the_deadline() {
     assert_eq!(net.member(one).revoking().len(), 4);
     assert!(net.member(two).assignment().is_empty());
     assert!(net.member(one).commit_context().is_some(), "what is being revoked can be committed");
-    net.run_for(10 * SECOND);
+    net.take_events(one);
+    net.run_for(4 * SECOND);
+    let events = net.take_events(one);
+    assert!(events.is_empty(), "a session has passed, and its heartbeats kept it a member: {events:?}");
+    assert!(net.member(two).assignment().is_empty(), "and nothing was given away");
+    net.run_for(8 * SECOND);
     assert_eq!(net.member(two).assignment().len(), 4);
 }
 
@@ -166,7 +171,7 @@ fn a_restarted_coordinator_loses_no_offset_and_causes_no_rebalance() {
 
 /// B010: the old owner, slow, commits 50 after the new owner has committed 80.
 #[test]
-fn a_late_commit_of_the_old_owner_is_refused_and_the_offset_stays() {
+fn t173_b010_a_late_commit_of_the_old_owner_is_refused_the_offset_stays_and_it_hears_of_the_loss() {
     let mut net = quiet();
     let one = net.add(cooperative(), Revoking::AtOnce, &["t"]);
     settle(&mut net);
@@ -241,7 +246,7 @@ fn a_member_that_leaves_gives_up_first_and_the_others_take_over_at_once() {
 
 /// B073: instance id A restarts within the session timeout, and once with two processes using A.
 #[test]
-fn a_static_member_restarts_without_a_rebalance_and_fences_its_double() {
+fn t173_a_static_member_restarts_without_a_rebalance_and_fences_its_double() {
     let mut net = quiet();
     let mut named = cooperative();
     named.instance_id = Some("A".into());
@@ -443,7 +448,7 @@ fn two_hundred_eager_rebalances_keep_one_owner_for_each_partition() {
 
 /// B064: the generation moves on while a commit is on its way.
 #[test]
-fn a_commit_overtaken_by_a_rebalance_is_retried_and_keeps_the_assignment() {
+fn t131_a_commit_overtaken_by_a_rebalance_is_retried_and_keeps_the_assignment() {
     let mut net = quiet();
     let one = net.add(cooperative(), Revoking::AtOnce, &["t"]);
     settle(&mut net);

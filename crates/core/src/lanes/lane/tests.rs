@@ -61,6 +61,21 @@ fn t106_markers_behind_the_last_record_let_the_frontier_reach_the_end() {
 }
 
 #[test]
+fn t099_the_end_of_a_partition_between_two_records_is_nothing_to_wait_for() {
+    let mut lane = Lane::new(10, usize::MAX);
+    lane.offer(chunk(&[10], 11));
+    lane.offer(Chunk { records: vec![], first_offset: 11, next_offset: 11, leader_epoch: None, bytes: 0 });
+    lane.offer(chunk(&[12], 13));
+    let (_, ten) = take(&mut lane);
+    let (offset, twelve) = take(&mut lane);
+    assert_eq!((offset, lane.pull().work), (12, Work::Wait));
+    lane.complete(twelve);
+    assert_eq!((at(&lane), lane.unfinished()), (None, 1), "the first one alone is waited for");
+    lane.complete(ten);
+    assert_eq!(at(&lane), Some(13));
+}
+
+#[test]
 fn t111_a_batch_that_covers_nothing_makes_no_frontier() {
     let mut lane = Lane::<At>::new(10, 1);
     lane.offer(Chunk { records: vec![], first_offset: 7, next_offset: 7, leader_epoch: None, bytes: 0 });
@@ -68,7 +83,7 @@ fn t111_a_batch_that_covers_nothing_makes_no_frontier() {
 }
 
 #[test]
-fn t120_what_comes_after_the_stop_is_refused_and_what_was_queued_is_drained() {
+fn t098_t120_what_comes_after_the_stop_is_refused_and_what_was_queued_is_drained() {
     let mut lane = Lane::new(10, 1);
     lane.offer(chunk(&[0, 1], 2));
     lane.stop(StopReason::Revoke, false);

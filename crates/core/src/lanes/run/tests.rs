@@ -27,7 +27,7 @@ impl HasOffset for At {
 pub(super) struct LiveLane {
     pub id: LaneId,
     lane: Lane<At>,
-    out: Vec<Ticket>,
+    out: Vec<(i64, Ticket)>,
     ended: bool,
     aborted: bool,
     committed: i64,
@@ -61,6 +61,11 @@ pub(super) struct World {
     past_deadline: bool,
     /// Where lanes that failed left off.
     left_off: BTreeMap<LaneId, i64>,
+    /// The offsets that are records, and those among them that some processor completed.
+    records: BTreeMap<TopicPartition, BTreeSet<i64>>,
+    done: BTreeMap<TopicPartition, BTreeSet<i64>>,
+    /// How far each partition was ever read.
+    ends: BTreeMap<TopicPartition, i64>,
 }
 
 pub(super) fn partition(number: usize) -> TopicPartition {
@@ -87,7 +92,17 @@ impl World {
             end: None,
             past_deadline: false,
             left_off: BTreeMap::new(),
+            records: BTreeMap::new(),
+            done: BTreeMap::new(),
+            ends: BTreeMap::new(),
         }
+    }
+
+    /// The lowest record that nobody completed, as far as the source has got.
+    pub(super) fn first_undone(&self, tp: &TopicPartition) -> Option<i64> {
+        let done = self.done.get(tp);
+        let records = self.records.get(tp)?;
+        records.iter().copied().find(|offset| done.is_none_or(|done| !done.contains(offset)))
     }
 
     /// May a commit for this assignment still be sent?
@@ -150,6 +165,8 @@ impl World {
                     let lanes = || self.lanes.values().filter(|lane| lane.id == *id);
                     let reached = lanes().filter_map(|lane| lane.lane.frontier()).map(|at| at.offset).max();
                     assert!(reached >= Some(frontier.offset), "above the frontier");
+                    let undone = self.first_undone(&id.topic_partition);
+                    assert!(undone.is_none_or(|undone| frontier.offset <= undone), "over {undone:?}");
                     assert!(lanes().all(|lane| frontier.offset > lane.committed), "twice or backwards");
                 }
                 self.requests += 1;
@@ -240,8 +257,14 @@ impl World {
         }
         let first = owned.1;
         owned.1 += records + hidden;
+        // What was read before is what it was: an offset never turns from a marker into a record.
+        let known = self.ends.entry(tp.clone()).or_default();
+        let all = self.records.entry(tp.clone()).or_default();
+        all.extend((first..first + records).filter(|offset| *known <= *offset));
+        let there: Vec<i64> = all.range(first..owned.1).copied().collect();
+        *known = owned.1.max(*known);
         let chunk = Chunk {
-            records: (first..first + records).map(At).collect(),
+            records: there.into_iter().map(At).collect(),
             first_offset: first,
             next_offset: owned.1,
             leader_epoch: None,
@@ -262,7 +285,7 @@ impl World {
         let pull = live.lane.pull();
         let ended = pull.work == Work::End;
         match pull.work {
-            Work::Record(_, ticket) => live.out.push(ticket),
+            Work::Record(At(offset), ticket) => live.out.push((offset, ticket)),
             Work::OutOfOrder { .. } => panic!("a record of another assignment"),
             Work::Wait | Work::End => {}
         }
@@ -276,8 +299,9 @@ impl World {
     pub(super) fn complete(&mut self, number: LaneNumber, which: usize) {
         let live = self.lanes.get_mut(&number).unwrap();
         if !live.out.is_empty() {
-            let ticket = live.out.swap_remove(which % live.out.len());
+            let (offset, ticket) = live.out.swap_remove(which % live.out.len());
             assert!(live.lane.complete(ticket));
+            self.done.entry(live.id.topic_partition.clone()).or_default().insert(offset);
         }
     }
 
@@ -503,7 +527,16 @@ proptest! {
             prop_assert_eq!(world.requests, 0);
         }
         // That every record below a committed offset was completed, and that every seek goes back, was judged
-        // with each request.
+        // with each request. What is left: every record that was taken is completed, or comes again, here or
+        // with the next owner, who begins at the committed offset.
+        for (tp, &end) in &world.ends {
+            let next = match world.owned.get(tp) {
+                Some(&(_, position, _)) => position,
+                None => world.committed.get(tp).copied().unwrap_or(0),
+            };
+            let lost = world.first_undone(tp).filter(|&undone| undone < next);
+            prop_assert!(next <= end && lost.is_none(), "{} goes on at {}, over {:?}", tp, next, lost);
+        }
         prop_assert!(config.on_failure == OnFailure::StopRun || !matches!(end.cause, EndCause::LaneFailed(_)));
     }
 }
