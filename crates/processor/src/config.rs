@@ -25,7 +25,16 @@ use crate::source::Source;
 /// Begins the description of a run over a source.
 pub trait PartitionedExt: Source + Sized {
     /// Processes this source in ordered lanes, one per assigned partition. Takes the source, so that nothing
-    /// else polls, pauses or assigns it meanwhile; the run gives it back.
+    /// else polls, pauses or assigns it meanwhile; the run gives it back. A second run beside the first cannot
+    /// be written:
+    ///
+    /// ```compile_fail,E0382
+    /// # use tramline_processor::PartitionedExt;
+    /// # use tramline_processor::testing::{MemoryLog, MemorySource};
+    /// let (source, _control) = MemorySource::new(&MemoryLog::new());
+    /// let first = source.partitioned();
+    /// let second = source.partitioned();
+    /// ```
     fn partitioned(self) -> PartitionedBuilder<Self> {
         let (settings, on_error) = (Settings::default(), ErrorPolicy::default());
         PartitionedBuilder { source: self, settings, on_error, values: Raw }

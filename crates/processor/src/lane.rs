@@ -324,6 +324,14 @@ impl fmt::Debug for LaneStream {
 ///
 /// Say [`done`](Self::done) when it is processed; in any order, from any task. A record that is dropped
 /// instead counts as not processed: nothing at or above it is committed while this lane lives.
+///
+/// Only a lane makes one, and `done` takes it, so that a record is completed at most once, in the lane that handed
+/// it out. A record that a program made itself has no `done`:
+///
+/// ```compile_fail,E0599
+/// # use tramline_wire::{Record, TopicPartition};
+/// Record::from_parts(TopicPartition::new("t", 0), 7, -1, None, None, Vec::new()).done();
+/// ```
 #[must_use = "a record that is dropped without done() is never committed"]
 pub struct Delivered {
     record: Record,

@@ -19,13 +19,18 @@ mod dispatch;
 mod driver;
 mod error;
 mod handler;
+#[cfg(test)]
+mod interleavings;
 mod lane;
 mod monitor;
 mod ordering;
 mod parked;
 mod policy;
 mod slots;
+#[cfg(test)]
+mod slots_tests;
 mod source;
+mod sync;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

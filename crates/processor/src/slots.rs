@@ -4,11 +4,11 @@ use std::future::Future;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::lane::lock;
+use super::sync::{AtomicBool, Mutex, lock};
 
 /// What the wakers of all slots share.
 #[derive(Default)]
@@ -127,61 +127,5 @@ impl<F: Future> Slots<F> {
         }
         self.looking_at = looking_at;
         if any { Poll::Ready(()) } else { Poll::Pending }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::poll_fn;
-
-    use tokio::sync::oneshot;
-
-    use super::*;
-
-    async fn next<F: Future>(slots: &mut Slots<F>) -> Vec<(usize, Ended<F::Output>)> {
-        let mut all = Vec::new();
-        poll_fn(|cx| slots.poll_woken(cx, |at, output| all.push((at, output)))).await;
-        all
-    }
-
-    #[tokio::test]
-    async fn futures_end_in_any_order_and_their_slots_are_used_again() {
-        let wait = |receiver: oneshot::Receiver<u32>| async move { receiver.await.unwrap() };
-        let mut slots = Slots::new();
-        let mut senders = Vec::new();
-        for _ in 0..3 {
-            let (sender, receiver) = oneshot::channel::<u32>();
-            senders.push(Some(sender));
-            assert!(slots.start(wait(receiver)).1.is_pending());
-        }
-        for (round, at) in (0..).zip([2, 0, 1]) {
-            senders[at].take().unwrap().send(round).unwrap();
-            let ended = next(&mut slots).await;
-            assert_eq!(ended.len(), 1);
-            assert_eq!((ended[0].0, *ended[0].1.as_ref().unwrap()), (at, round));
-        }
-        let (sender, receiver) = oneshot::channel::<u32>();
-        sender.send(9).unwrap();
-        let (at, polled) = slots.start(wait(receiver));
-        assert!(at < 3 && matches!(polled, Poll::Ready(Ok(9))));
-        assert_eq!(slots.slots.len(), 3);
-    }
-
-    #[tokio::test]
-    async fn a_panic_ends_its_own_future_only() {
-        let mut slots = Slots::new();
-        let run = |panics: bool| async move {
-            tokio::task::yield_now().await;
-            assert!(!panics, "no");
-            7
-        };
-        let (bad, _) = slots.start(run(true));
-        let (good, _) = slots.start(run(false));
-        let mut ended = Vec::new();
-        while ended.len() < 2 {
-            ended.extend(next(&mut slots).await);
-        }
-        assert!(ended.iter().any(|(at, output)| *at == bad && output.is_err()));
-        assert!(ended.iter().any(|(at, output)| *at == good && matches!(output, Ok(7))));
     }
 }
