@@ -107,8 +107,13 @@ async fn t123_t125_periodic_commits_every_interval_what_is_new_and_again_at_the_
     log.produce_many(&tp(0), 1);
     settle().await;
     gate.cancel();
+    run.control.revoke(&[tp(0)]).released().await;
+    assert_eq!(log.commits_of(&tp(0)), [3, 4], "before the interval, since the partition goes");
+    run.control.assign(&[tp(0)]);
+    log.produce_many(&tp(0), 1);
+    settle().await;
     run.stop().await.0.unwrap();
-    assert_eq!(log.commits_of(&tp(0)), [3, 4]);
+    assert_eq!(log.commits_of(&tp(0)), [3, 4, 5]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,7 +194,7 @@ async fn t130_partitions_that_stop_together_share_one_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t027_without_a_group_progress_is_tracked_and_never_committed() {
+async fn t027_t133_without_a_group_progress_is_tracked_and_never_committed() {
     let log = MemoryLog::new();
     log.produce_many(&tp(0), 3);
     let (source, control) = MemorySource::with_configuration(&log, CommitConfiguration::default());

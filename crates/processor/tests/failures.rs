@@ -133,7 +133,7 @@ async fn a_failing_source_ends_the_run_after_a_drain_and_a_commit() {
 }
 
 #[test]
-fn t001_t005_settings_out_of_range_are_refused_and_the_source_comes_back() {
+fn t005_t006_settings_out_of_range_are_refused_and_the_source_comes_back() {
     let log = MemoryLog::new();
     let (source, _control) = MemorySource::new(&log);
     let error = source.partitioned().max_buffered_records(0).build().unwrap_err();
@@ -241,6 +241,12 @@ async fn t199_what_the_user_paused_stays_paused_and_t201_the_run_resumes_only_it
 
 #[tokio::test(start_paused = true)]
 async fn t200_b025_a_partition_that_left_while_paused_is_read_when_it_comes_back() {
+    for revoked in [false, true] {
+        leaves_while_paused(revoked).await;
+    }
+}
+
+async fn leaves_while_paused(revoked: bool) {
     let log = MemoryLog::new();
     log.produce_many(&tp(0), 3);
     let probe = Probe::default();
@@ -248,15 +254,20 @@ async fn t200_b025_a_partition_that_left_while_paused_is_read_when_it_comes_back
     let run = for_each(&log, &[0], |b| b.max_buffered_records(1), probe.handler());
     settle().await;
     assert_eq!(run.control.paused(), [tp(0)]);
-    run.control.lose(&[tp(0)]);
+    let revoking = revoked.then(|| run.control.revoke(&[tp(0)]));
+    if !revoked {
+        run.control.lose(&[tp(0)]);
+    }
     settle().await;
     gate.cancel();
     settle().await;
+    assert!(revoking.is_none_or(|revoking| revoking.is_released()));
     run.control.assign(&[tp(0)]);
     tokio::time::sleep(secs(12 * 3600)).await;
     log.produce_many(&tp(0), 1);
     settle().await;
-    assert_eq!(probe.seen(0), [0, 0, 1, 2, 3]);
+    let expected: &[i64] = if revoked { &[0, 1, 2, 3] } else { &[0, 0, 1, 2, 3] };
+    assert_eq!(probe.seen(0), expected, "revoked: {revoked}");
     assert!(run.control.paused().is_empty());
     run.stop().await.0.unwrap();
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 use common::{Probe, for_each, lanes, run_on, secs, settle, tp};
 use tokio::time::Instant;
 use tramline_processor::testing::{MemoryLog, MemorySource};
-use tramline_processor::{Lane, LaneStream, RunEndReason, RunError, StopPolicy, StopReason, WaitingFor};
+use tramline_processor::{
+    Backoff, ErrorPolicy, Lane, LaneStream, Retry, RunEndReason, RunError, StopPolicy, StopReason, WaitingFor,
+};
 use tramline_wire::Record;
 
 #[tokio::test(start_paused = true)]
@@ -91,7 +93,7 @@ async fn t160_b037_a_partition_that_comes_back_at_once_gets_a_new_processor_afte
 }
 
 #[tokio::test(start_paused = true)]
-async fn b020_a_completion_of_an_old_delivery_does_not_count_for_the_new_one() {
+async fn b020_t101_a_completion_of_an_old_delivery_does_not_count_for_the_new_one() {
     let log = MemoryLog::new();
     log.produce_many(&tp(0), 2);
     let kept = Arc::new(Mutex::new(Vec::new()));
@@ -211,24 +213,37 @@ async fn t177_b001_what_was_dropped_comes_again_in_the_next_run_on_the_same_sour
 }
 
 #[tokio::test(start_paused = true)]
-async fn t163_a_stuck_processor_ends_the_run_and_t168_all_lanes_share_one_deadline() {
-    let log = MemoryLog::new();
-    let probe = Probe::default();
-    for partition in 0..3 {
-        log.produce_many(&tp(partition), 2);
-        probe.hold(partition, 1);
+async fn t163_stuck_processors_end_the_run_under_every_policy_and_share_one_deadline() {
+    let policies = [
+        ErrorPolicy::StopRun,
+        ErrorPolicy::StopPartition,
+        ErrorPolicy::RestartLane(Backoff::default()),
+        ErrorPolicy::Skip,
+        Retry::new(9, Backoff::default()).into(),
+    ];
+    for (policy, revoked) in policies.iter().flat_map(|policy| [(policy, false), (policy, true)]) {
+        let log = MemoryLog::new();
+        let probe = Probe::default();
+        for partition in 0..3 {
+            log.produce_many(&tp(partition), 2);
+            probe.hold(partition, 1);
+        }
+        let with = |b: tramline_processor::PartitionedBuilder<MemorySource>| {
+            b.stop(StopPolicy::Drain, secs(10)).on_error(policy.clone())
+        };
+        let run = for_each(&log, &[0, 1, 2], with, probe.handler());
+        settle().await;
+        let before = Instant::now();
+        let _revoking = revoked.then(|| run.control.revoke(&[tp(0), tp(1), tp(2)]));
+        let (result, _) = if revoked { run.ended().await } else { run.stop().await };
+        let RunError::StopTimeout { lanes, still_running, report } = result.unwrap_err() else {
+            panic!("not a timeout");
+        };
+        assert_eq!((lanes.len(), still_running.len()), (3, 0));
+        assert_eq!(before.elapsed().as_secs(), 10);
+        assert_eq!(log.committed(&tp(2)), Some(1), "what is completed is ours to commit");
+        assert!(report.uncommitted.is_empty());
     }
-    let run = for_each(&log, &[0, 1, 2], |b| b.stop(StopPolicy::Drain, secs(10)), probe.handler());
-    settle().await;
-    let before = Instant::now();
-    let (result, _) = run.stop().await;
-    let RunError::StopTimeout { lanes, still_running, report } = result.unwrap_err() else {
-        panic!("not a timeout");
-    };
-    assert_eq!((lanes.len(), still_running.len()), (3, 0));
-    assert_eq!(before.elapsed().as_secs(), 10);
-    assert_eq!(log.committed(&tp(2)), Some(1), "what is completed is ours to commit");
-    assert!(report.uncommitted.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -256,7 +271,7 @@ async fn t169_t170_while_one_lane_drains_the_others_get_new_records_and_commit()
         matches!(why, WaitingFor::Stopping { reason: StopReason::Revoke, offset: Some(0), .. }),
         "{why:?}"
     );
-    assert!(!revoking.is_released(), "t174: held until drain and commit are done");
+    assert!(!revoking.is_released(), "held until drain and commit are done");
     gate.cancel();
     assert!(revoking.released().await);
     assert_eq!(log.committed(&tp(0)), Some(1));

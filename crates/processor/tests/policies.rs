@@ -334,12 +334,13 @@ async fn b184_failing_keys_are_bounded_by_the_buffer_and_hold_the_source_back() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn t006_policies_that_make_no_sense_are_refused() {
+async fn t003_t004_policies_that_make_no_sense_are_refused() {
     let log = MemoryLog::new();
     let (mut source, _control) = MemorySource::new(&log);
     for policy in [
         ErrorPolicy::RestartLane(Backoff::every(Duration::ZERO)),
         ErrorPolicy::RestartLane(Backoff::new(secs(2), secs(1))),
+        ErrorPolicy::RestartLane(Backoff::new(secs(2), Duration::ZERO)),
         Retry::new(0, Backoff::default()).into(),
         Retry::new(1, Backoff::default()).then(Retry::new(1, Backoff::default())),
     ] {
