@@ -274,7 +274,7 @@ async fn close_holds_the_revocation_until_the_last_commit_is_made() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_that_stops_polling_loses_its_partitions_and_gets_them_back_when_it_polls() {
+async fn t253_a_program_that_stops_polling_loses_its_partitions_and_gets_them_back_when_it_polls() {
     let stand = Stand::with_topic("t", 1).await;
     stand.produce("t", 0, 0..10).await;
     let consumer = stand.member("g").max_poll_interval(Duration::from_millis(700)).build().await.unwrap();

@@ -67,7 +67,7 @@ fn frozen_member(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_stops_living_loses_its_partitions_and_hears_of_it_when_it_wakes() {
+async fn t252_a_member_that_stops_living_loses_its_partitions_and_hears_of_it_when_it_wakes() {
     let stand = Stand::embedded(BrokerConfig::new()).await;
     let (topic, group) = (stand.topic(1).await, unique("group"));
     stand.produce(&topic, 0, 0..10).await;
@@ -105,7 +105,7 @@ async fn closing_hands_over_at_once_and_not_after_a_session_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_static_member_comes_back_to_its_partitions_without_a_rebalance() {
+async fn t254_a_static_member_comes_back_to_its_partitions_without_a_rebalance() {
     let stand = Stand::start().await;
     let (topic, group) = (stand.topic(4).await, unique("group"));
     let member = async |name: &str| stand.member(&topic, &group).instance_id(name).build().await.unwrap();
@@ -136,7 +136,7 @@ async fn a_static_member_comes_back_to_its_partitions_without_a_rebalance() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_restart_does_not_rebalance_a_group() {
+async fn t255_a_broker_restart_does_not_rebalance_a_group() {
     for in_order in [true, false] {
         let mut stand = Stand::embedded(BrokerConfig::new()).await;
         let (topic, group) = (stand.topic(4).await, unique("group"));

@@ -8,50 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::running::{Running, collector, committed};
 use common::{Stand, soon, tp, unique};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tramline::client::{Admin, Consumer, ProducerConfig, ProducerRecord, StartOffset};
+use tramline::client::{Consumer, ProducerConfig, ProducerRecord, StartOffset};
 use tramline::prelude::*;
-use tramline::processor::{
-    LaneCommitError, PartitionedBuilder, RunEndReason, RunError, RunReport, StopReason,
-};
-
-type Ended = (Result<RunReport, RunError>, Consumer);
-
-/// A run on its own task.
-struct Running {
-    stop: CancellationToken,
-    task: JoinHandle<Ended>,
-}
-
-impl Running {
-    fn for_each<H: Handler>(
-        consumer: Consumer,
-        with: impl FnOnce(PartitionedBuilder<Consumer>) -> PartitionedBuilder<Consumer>,
-        handler: H,
-    ) -> Self {
-        let run = with(consumer.partitioned()).build().unwrap();
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(run.for_each(stop.clone().cancelled_owned(), handler));
-        Self { stop, task }
-    }
-
-    async fn ended(self) -> Ended {
-        soon(self.task).await.unwrap()
-    }
-
-    async fn stop(self) -> Ended {
-        self.stop.cancel();
-        self.ended().await
-    }
-}
-
-async fn committed(admin: &Admin, group: &str, topic: &str, partition: i32) -> Option<i64> {
-    let offsets = soon(admin.group_offsets(group)).await.unwrap();
-    offsets.get(&tp(topic, partition)).map(|offset| offset.offset)
-}
+use tramline::processor::{LaneCommitError, RunEndReason, RunError, StopReason};
 
 /// What all members of a group did, judged as it happens.
 #[derive(Default)]
@@ -130,7 +94,7 @@ fn ledger_handler(
 /// Sixteen rebalances while records flow. What a member reads is judged by [`Ledger`]; what is committed is
 /// looked at after each rebalance.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn members_come_and_go_and_nothing_is_lost_reordered_overlapped_or_committed_too_far() {
+async fn t251_members_come_and_go_and_nothing_is_lost_reordered_overlapped_or_committed_too_far() {
     const PARTITIONS: i32 = 6;
     let stand = Stand::start().await;
     let (topic, group, admin) = (stand.topic(PARTITIONS).await, unique("group"), stand.admin());
@@ -211,19 +175,6 @@ async fn produce_until_told(
         ends
     });
     (stop, task)
-}
-
-/// Collects records, and lets a test wait for their number.
-fn collector() -> (impl Handler + use<>, mpsc::UnboundedReceiver<(i32, i64)>) {
-    let (send, receive) = mpsc::unbounded_channel();
-    let handler = move |record: Record, _: Lane| {
-        let send = send.clone();
-        async move {
-            send.send((record.partition(), record.offset())).unwrap();
-            Ok::<_, String>(())
-        }
-    };
-    (handler, receive)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

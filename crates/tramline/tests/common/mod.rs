@@ -5,6 +5,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
 
+pub mod running;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
