@@ -89,6 +89,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_numbers_follow_from_the_seed_as_another_implementation_gives_them() {
+        let draws = |seed| {
+            let mut jitter = Jitter::new(seed);
+            [jitter.draw(), jitter.draw(), jitter.draw()]
+        };
+        assert_eq!(draws(0), [0x4e17_cf67_001b_3979, 0x3b04_1d5b_6692_dd3d, 0xb804_fa07_f4a2_b79a]);
+        assert_eq!(draws(1), [0x68cb_58c5_8e88_561b, 0xce99_87a8_5988_40f3, 0x71f5_f51a_35fc_82c5]);
+    }
+
+    #[test]
     fn t215_doubles_from_the_first_to_the_longest_wait() {
         let backoff = Backoff::default().without_jitter();
         let delays: Vec<u128> = (1..=8).map(|failures| backoff.delay(failures, 0).as_millis()).collect();

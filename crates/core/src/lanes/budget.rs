@@ -89,6 +89,7 @@ mod tests {
         let mut budget = Budget::new(10);
         assert!(budget.take(1000));
         assert!(budget.is_over());
+        assert_eq!(budget.used(), 1000);
         assert!(budget.give_back(1000));
         assert_eq!(budget.used(), 0);
     }

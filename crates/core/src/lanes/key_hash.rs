@@ -129,6 +129,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn hashes_are_those_of_another_implementation() {
+        let hasher = KeyHasher::new((0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210));
+        let key =
+            |length: usize| (0..length).map(|at| (at * 7 + 3).to_le_bytes()[0]).collect::<vec::Vec<u8>>();
+        let keys: vec::Vec<Option<vec::Vec<u8>>> =
+            [None].into_iter().chain([0, 1, 7, 8, 9, 64, 65, 1000].map(|length| Some(key(length)))).collect();
+        let expected = [
+            (0x95eb_b91e_b0fc_1a24, 0x61c1_ff51_2447_9eb3),
+            (0xf4b3_fee3_9780_2911, 0xcb14_1efa_d4e0_f3e2),
+            (0xce54_1e8e_48bd_7a26, 0x1d41_c9bd_3133_fa93),
+            (0x7fa0_abe7_d2e9_554c, 0xb4d0_bbbb_3e51_5285),
+            (0x0de3_a257_f9f6_8bab, 0xbebc_10c5_f60e_ee3a),
+            (0xd056_2254_9a59_5b50, 0x3642_62a3_9169_17ed),
+            (0x603a_b01c_f0f2_55ec, 0x8d62_b3a2_a81d_c071),
+            (0xd04e_657c_f084_b6ce, 0x5249_7436_bef8_aec1),
+            (0x3e8b_943e_77cd_214e, 0xe21b_0055_d2ef_6f62),
+        ];
+        for (key, expected) in keys.iter().zip(expected) {
+            let key = key.as_deref();
+            assert_eq!((hasher.sampled(key), hasher.full(key)), expected, "{:?} bytes", key.map(<[u8]>::len));
+        }
+    }
+
+    #[test]
     fn null_empty_and_zero_bytes_differ() {
         let hasher = KeyHasher::new((1, 2));
         let keys: [KeyBytes<'_>; 5] = [None, Some(b""), Some(b"\0"), Some(b"\0\0"), Some(&[0; 8])];
