@@ -1,4 +1,5 @@
-//! What a lane costs per record: time and allocations, with a source and handlers that cost nothing.
+//! What a lane costs per record: time and allocations, with a source and handlers that cost nothing; and how busy it
+//! keeps handlers that take a millisecond.
 //!
 //! Batches of 500 records are made before the clock starts and handed out as they are; the source closes at their end,
 //! and the run drains. What is measured is routing, queueing, handing out, completing and the frontier.
@@ -6,23 +7,30 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::future::{Future, pending};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc as blocking};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tramline_bench::{print_table, stand};
 use tramline_processor::{
-    CommitConfiguration, CommitError, CommitOffset, GroupMetadata, Lane, LaneStream, PartitionedExt, RunError,
-    RunReport, Source, SourceBatch, SourceEvent, SourceEvents,
+    Batch, CommitConfiguration, CommitError, CommitOffset, Decoded, GroupMetadata, Lane, LaneStream,
+    Ordering as Order, PartitionedExt, RunError, RunReport, Source, SourceBatch, SourceEvent, SourceEvents,
 };
-use tramline_wire::{BatchBuilder, Compression, Record, RecordBatch, TopicPartition, set_base_offset_and_epoch};
+use tramline_wire::{
+    BatchBuilder, Compression, Record, RecordBatch, TopicPartition, set_base_offset_and_epoch,
+};
 
 const RECORDS: usize = 1_000_000;
 const PER_BATCH: usize = 500;
-const ROUNDS: usize = 7;
+const KEYS: usize = 10_000;
+/// Handlers at once, in key order and without an order.
+const HANDLERS: usize = 8;
+const ROUNDS: usize = 5;
+/// Records for the handlers that take a millisecond.
+const SLOW_RECORDS: usize = 24_000;
 
 /// Counts calls that allocate or grow.
 struct Counting;
@@ -105,22 +113,27 @@ impl Source for Ready {
     }
 }
 
-/// Batches in turn over the partitions, as one record batch each, decoded.
-fn ready(partitions: i32) -> Result<Ready> {
-    let mut builder = BatchBuilder::new(Compression::None);
-    for n in 0..PER_BATCH {
-        let key = format!("key-{n}");
-        builder.append(1_700_000_000_000, Some(key.as_bytes()), Some(&[b'x'; 100]), &[])?;
+/// Batches in turn over the partitions, as one record batch each, decoded. The keys of a partition come round after
+/// ten thousand records.
+fn ready(records: usize, partitions: i32) -> Result<Ready> {
+    let mut templates = Vec::new();
+    for first in (0..KEYS).step_by(PER_BATCH) {
+        let mut builder = BatchBuilder::new(Compression::None);
+        for n in first..first + PER_BATCH {
+            let key = format!("key-{n}");
+            builder.append(1_700_000_000_000, Some(key.as_bytes()), Some(&[b'x'; 100]), &[])?;
+        }
+        templates.push(builder.build());
     }
-    let template = builder.build();
     let names: Vec<_> = (0..partitions).map(|partition| TopicPartition::new("t", partition)).collect();
     let mut batches = Vec::new();
     let mut next = vec![0; names.len()];
-    for number in 0..RECORDS / PER_BATCH {
+    for number in 0..records / PER_BATCH {
         let place = number % names.len();
-        let mut bytes = template.to_vec();
+        let mut bytes = templates[number / names.len() % templates.len()].to_vec();
         set_base_offset_and_epoch(&mut bytes, next[place], 0);
-        let records: Vec<Record> = RecordBatch::decode(names[place].clone(), Bytes::from(bytes))?.iter().collect();
+        let records: Vec<Record> =
+            RecordBatch::decode(names[place].clone(), Bytes::from(bytes))?.iter().collect();
         let first_offset = next[place];
         next[place] += i64::try_from(PER_BATCH)?;
         batches.push(SourceBatch {
@@ -135,24 +148,73 @@ fn ready(partitions: i32) -> Result<Ready> {
     Ok(Ready { batches: Mutex::new(batches.into_iter()), partitions: names })
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     ForEach,
+    /// With the number of a value's bytes for a value.
+    Decoded,
+    /// In key order, eight handlers at once, 10,000 keys.
+    ByKey,
+    /// The same, each handler giving way once.
+    ByKeyYielding,
+    /// Without an order, eight handlers at once.
+    Unordered,
+    /// Batches of up to 100, in partition order.
+    Batches,
     Lanes,
-    /// The same records through a bounded channel of tokio's, record by record, to compare with.
+    /// What one would write by hand: a bounded channel and a task for each partition, record by record, and the offset to
+    /// commit in a variable. It neither drains nor commits.
     Channel,
 }
 
+const FORMS: [(&str, Form); 8] = [
+    ("for_each", Form::ForEach),
+    ("for_each, decode", Form::Decoded),
+    ("for_each, key order", Form::ByKey),
+    ("the same, handlers yield", Form::ByKeyYielding),
+    ("for_each, unordered", Form::Unordered),
+    ("for_each_batch", Form::Batches),
+    ("lanes", Form::Lanes),
+    ("channel per partition", Form::Channel),
+];
+
 async fn once(form: Form, source: Ready) -> Result<()> {
-    let builder = || |source: Ready| source.partitioned().max_buffered_records(PER_BATCH * 4).build();
-    let run = match form {
-        Form::Channel => return channel(source).await,
-        Form::ForEach | Form::Lanes => builder()(source).map_err(|error| error.kind)?,
+    if form == Form::Channel {
+        return channel(source).await;
+    }
+    let builder = source.partitioned().max_buffered_records(PER_BATCH * 4).max_handler_batch_size(100);
+    let builder = match form {
+        Form::ByKey | Form::ByKeyYielding => builder.ordering(Order::Key).max_concurrent_handlers(HANDLERS),
+        Form::Unordered => builder.ordering(Order::Unordered).max_concurrent_handlers(HANDLERS),
+        _ => builder,
     };
     let stop = pending::<()>();
-    let (result, _): (Result<RunReport, RunError>, _) = match form {
-        Form::ForEach => run.for_each(stop, |record: Record, _: Lane| handle(record)).await,
-        _ => {
+    if form == Form::Decoded {
+        let decode = |record: &Record| Ok::<_, CommitError>(record.value().map_or(0, <[u8]>::len));
+        let run = builder.decode(decode).build().map_err(|error| error.kind)?;
+        return all_of_it(
+            run.for_each(stop, |decoded: Decoded<usize>, _: Lane| handle(decoded.record)).await.0,
+        );
+    }
+    let run = builder.build().map_err(|error| error.kind)?;
+    all_of_it(match form {
+        Form::ByKeyYielding => {
+            let handler = |record: Record, _: Lane| async move {
+                tokio::task::yield_now().await;
+                handle(record).await
+            };
+            run.for_each(stop, handler).await.0
+        }
+        Form::Batches => {
+            let handler = |batch: Batch, _: Lane| {
+                batch.iter().for_each(|record| {
+                    std::hint::black_box(record.offset());
+                });
+                std::future::ready(Ok::<_, CommitError>(()))
+            };
+            run.for_each_batch(stop, handler).await.0
+        }
+        Form::Lanes => {
             let processor = |mut lane: LaneStream| async move {
                 while let Some(record) = lane.next().await {
                     std::hint::black_box(record.offset());
@@ -160,9 +222,13 @@ async fn once(form: Form, source: Ready) -> Result<()> {
                 }
                 Ok::<_, CommitError>(())
             };
-            run.lanes(stop, processor).await
+            run.lanes(stop, processor).await.0
         }
-    };
+        _ => run.for_each(stop, |record: Record, _: Lane| handle(record)).await.0,
+    })
+}
+
+fn all_of_it(result: Result<RunReport, RunError>) -> Result<()> {
     let report = result?;
     anyhow::ensure!(report.records_completed == RECORDS as u64, "{report:?}");
     Ok(())
@@ -179,9 +245,13 @@ async fn channel(source: Ready) -> Result<()> {
     for _ in &source.partitions {
         let (send, mut receive) = mpsc::channel::<Record>(PER_BATCH * 4);
         senders.push(send);
+        let to_commit = Arc::new(AtomicI64::new(0));
         tasks.push(tokio::spawn(async move {
             while let Some(record) = receive.recv().await {
-                std::hint::black_box(record.offset());
+                let offset = record.offset();
+                if handle(record).await.is_ok() {
+                    to_commit.store(offset + 1, Ordering::Release);
+                }
             }
         }));
     }
@@ -221,18 +291,89 @@ fn measure(runtime: &tokio::runtime::Runtime, form: Form, source: Ready) -> Resu
     Ok([wall, per_record(cpu), per_record(ALLOCATIONS.load(Ordering::Relaxed) - allocations)])
 }
 
+/// Wakes whoever asked when its time has come, more exactly than a runtime's timers, which count milliseconds.
+fn exact_timer() -> blocking::Sender<(Instant, oneshot::Sender<()>)> {
+    let (sender, asked) = blocking::channel::<(Instant, oneshot::Sender<()>)>();
+    std::thread::spawn(move || {
+        // All wait for the same time, so that they are due in the order in which they came.
+        while let Ok((due, waiter)) = asked.recv() {
+            while let Some(left) = due.checked_duration_since(Instant::now()) {
+                match left.checked_sub(Duration::from_micros(100)) {
+                    Some(long) => std::thread::sleep(long),
+                    None => std::hint::spin_loop(),
+                }
+            }
+            // Nobody may be left to wake.
+            let _ = waiter.send(());
+        }
+    });
+    sender
+}
+
+/// Handlers of a millisecond: records per second, and how long a handler really took, in milliseconds.
+async fn slow(order: Order, source: Ready) -> Result<(f64, f64)> {
+    let timer = exact_timer();
+    let taken = Arc::new(AtomicU64::new(0));
+    let handler = {
+        let taken = Arc::clone(&taken);
+        move |_: Record, _: Lane| {
+            let (timer, taken) = (timer.clone(), Arc::clone(&taken));
+            async move {
+                let begun = Instant::now();
+                let (wake, woken) = oneshot::channel();
+                timer.send((begun + Duration::from_millis(1), wake))?;
+                woken.await?;
+                taken.fetch_add(u64::try_from(begun.elapsed().as_nanos())?, Ordering::Relaxed);
+                Ok::<_, anyhow::Error>(())
+            }
+        }
+    };
+    let builder = source.partitioned().max_buffered_records(PER_BATCH * 4);
+    let builder = builder.ordering(order).max_concurrent_handlers(HANDLERS);
+    let run = builder.build().map_err(|error| error.kind)?;
+    let start = Instant::now();
+    run.for_each(pending::<()>(), handler).await.0?;
+    let rate = SLOW_RECORDS as f64 / start.elapsed().as_secs_f64();
+    Ok((rate, taken.load(Ordering::Relaxed) as f64 / SLOW_RECORDS as f64 / 1e6))
+}
+
+fn slow_handlers(runtime: &tokio::runtime::Runtime) -> Result<()> {
+    let mut lines = Vec::new();
+    for (name, order) in [("key order, 10,000 keys", Order::Key), ("unordered", Order::Unordered)] {
+        let mut rounds = Vec::new();
+        for _ in 0..ROUNDS {
+            let source = ready(SLOW_RECORDS, 1)?;
+            rounds.push(runtime.block_on(async { tokio::spawn(slow(order, source)).await? })?);
+        }
+        rounds.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (rate, took) = rounds[ROUNDS / 2];
+        let of_all = rate / (HANDLERS as f64 * 1e3);
+        let busy = rate * took / (HANDLERS as f64 * 1e3);
+        lines.push(vec![
+            name.to_owned(),
+            format!("{rate:.0}"),
+            format!("{:.0}-{:.0}", rounds[0].0, rounds[ROUNDS - 1].0),
+            format!("{:.1} %", of_all * 1e2),
+            format!("{took:.3}"),
+            format!("{:.1} %", busy * 1e2),
+        ]);
+    }
+    let head = ["8 handlers of 1 ms", "records/s", "range", "of 8,000", "a handler took ms", "handlers busy"];
+    print_table(&head, 1, &lines);
+    Ok(())
+}
+
 fn main() -> Result<()> {
     println!("{}", stand());
     let two = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let one = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let forms = [("for_each", Form::ForEach), ("lanes", Form::Lanes), ("channel per record", Form::Channel)];
     let mut rows: Vec<(Vec<String>, Vec<Figures>)> = Vec::new();
     for round in 0..=ROUNDS {
         let mut row = 0;
-        for (name, form) in forms {
+        for (name, form) in FORMS {
             for partitions in [1, 8] {
                 for (threads, runtime) in [("1", &one), ("2", &two)] {
-                    let figures = measure(runtime, form, ready(partitions)?)?;
+                    let figures = measure(runtime, form, ready(RECORDS, partitions)?)?;
                     if round == 0 {
                         let head = [name.to_owned(), partitions.to_string(), threads.to_owned()];
                         rows.push((head.into(), Vec::new()));
@@ -257,6 +398,11 @@ fn main() -> Result<()> {
             line
         })
         .collect();
-    print_table(&["form", "partitions", "threads", "ns/record", "cpu ns/record", "allocations/record"], 1, &lines);
-    Ok(())
+    print_table(
+        &["form", "partitions", "threads", "ns/record", "cpu ns/record", "allocations/record"],
+        1,
+        &lines,
+    );
+    println!("{}", stand());
+    slow_handlers(&two)
 }

@@ -192,7 +192,7 @@ async fn everything(stand: &Stand, topic: &str) -> Vec<Record> {
 /// Six rebalances while keyed records flow, some of which fail once and some always. What members do is judged by
 /// [`Ledger`]; what is committed is looked at after each rebalance.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b050_keys_keep_their_order_through_retries_and_rebalances_and_poison_becomes_dead_letters() {
+async fn t262_b050_keys_keep_their_order_through_retries_and_rebalances_and_poison_becomes_dead_letters() {
     const PARTITIONS: i32 = 4;
     let stand = Stand::start().await;
     let (topic, aside) = (stand.topic(PARTITIONS).await, stand.topic(1).await);
