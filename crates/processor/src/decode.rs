@@ -94,6 +94,8 @@ pub(crate) mod private {
         fn record(item: &Self::Item) -> &Record;
         /// Whether the item may not be in a batch with others, since it fails.
         fn is_alone(item: &Self::Item) -> bool;
+        /// For a handler that is called at once, and once.
+        fn give_now(&self, record: Record) -> Result<Self::Given, BoxError>;
         /// For a handler, again after each failure.
         fn give(&self, item: &mut Self::Item) -> Result<Self::Given, BoxError>;
         fn give_all(&self, items: &mut Arc<Vec<Self::Item>>) -> Result<Batch<Self::Given>, BoxError>;
@@ -122,6 +124,12 @@ impl private::Values for Raw {
         false
     }
 
+    #[inline]
+    fn give_now(&self, record: Record) -> Result<Record, BoxError> {
+        Ok(record)
+    }
+
+    #[inline]
     fn give(&self, item: &mut Record) -> Result<Record, BoxError> {
         Ok(item.clone())
     }
@@ -204,12 +212,16 @@ impl<T: Send + Sync + 'static> private::Values for Decode<T> {
         matches!(item, Waiting::Undecodable(..))
     }
 
+    fn give_now(&self, record: Record) -> Result<Decoded<T>, BoxError> {
+        self.decode(&record).map(|value| Decoded { record, value })
+    }
+
     fn give(&self, item: &mut Waiting<T>) -> Result<Decoded<T>, BoxError> {
         let record = item.record().clone();
         match mem::replace(item, Waiting::Given(record)) {
             Waiting::Decoded(decoded) => Ok(decoded),
             Waiting::Undecodable(_, error) => Err(error),
-            Waiting::Given(record) => self.decode(&record).map(|value| Decoded { record, value }),
+            Waiting::Given(record) => self.give_now(record),
         }
     }
 

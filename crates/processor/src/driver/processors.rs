@@ -70,7 +70,7 @@ async fn one_by_one<V: Values, H: Handler<V::Given>>(
         // Handlers that never wait must not keep others from running.
         tokio::task::coop::consume_budget().await;
         let offset = record.offset();
-        let given = match values.give(&mut values.admit(record)) {
+        let given = match values.give_now(record) {
             Ok(given) => given,
             Err(error) => return Err(LaneFailure::Undecodable { offset: Some(offset), error }),
         };
