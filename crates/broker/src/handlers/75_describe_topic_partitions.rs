@@ -83,6 +83,9 @@ fn row(node: &Node, topic: &Topic, part: std::ops::Range<usize>) -> DescribeTopi
         leader_epoch: node.leader_epoch,
         replica_nodes: vec![node.node_id],
         isr_nodes: vec![node.node_id],
+        // Empty, not null: Kafka's own admin client reads both without looking.
+        eligible_leader_replicas: Some(Vec::new()),
+        last_known_elr: Some(Vec::new()),
         ..DescribeTopicPartitionsResponsePartition::default()
     };
     DescribeTopicPartitionsResponseTopic {
