@@ -68,7 +68,7 @@ fn frozen_member(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t252_a_member_that_stops_living_loses_its_partitions_and_hears_of_it_when_it_wakes() {
-    let stand = Stand::embedded(BrokerConfig::new()).await;
+    let stand = Stand::start().await;
     let (topic, group) = (stand.topic(1).await, unique("group"));
     stand.produce(&topic, 0, 0..10).await;
     let (thread, frozen, thaw) = frozen_member(&stand, &topic, &group);
@@ -87,7 +87,7 @@ async fn t252_a_member_that_stops_living_loses_its_partitions_and_hears_of_it_wh
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closing_hands_over_at_once_and_not_after_a_session_timeout() {
-    let stand = Stand::embedded(BrokerConfig::new()).await;
+    let stand = Stand::start().await;
     let (topic, group) = (stand.topic(2).await, unique("group"));
     stand.produce(&topic, 0, 0..10).await;
     let session = PATIENCE * 10;

@@ -48,7 +48,12 @@ impl Stand {
     /// The given cluster, or a broker of its own.
     pub async fn start() -> Self {
         match std::env::var("TRAMLINE_TEST_BROKERS") {
-            Ok(brokers) => Self { brokers, own: None },
+            Ok(brokers) => {
+                // Counted by `cargo xtask kafka test`, in the output that the test runner keeps of each test.
+                let test = std::thread::current().name().unwrap_or("?").to_owned();
+                println!("on the given cluster: {test}");
+                Self { brokers, own: None }
+            }
             Err(_) => {
                 let delay = Duration::from_millis(50);
                 Self::embedded(BrokerConfig::new().group_initial_rebalance_delay(delay)).await
