@@ -164,11 +164,17 @@ fn not_kafka(address: &str, began: &[u8]) -> CallError {
     CallError::NotKafka { address: address.to_owned(), what }
 }
 
-/// An answer that carries error 35 has the shape of version 0, whatever was asked.
+/// An answer that carries an error has the shape of version 0, whatever was asked; where it has no shape at all (the
+/// mock cluster of librdkafka), the code alone counts.
 fn decode_versions(frame: Bytes, version: i16) -> Option<(i32, ApiVersionsResponse)> {
+    let correlation_id = i32::from_be_bytes(*frame.first_chunk()?);
     let error_code = frame.get(4..6).map(|code| i16::from_be_bytes([code[0], code[1]]))?;
-    let shape = if error_code == 0 { version } else { 0 };
-    tramline_wire::decode_response::<ApiVersionsRequest>(frame, shape).ok()
+    if error_code == 0 {
+        return tramline_wire::decode_response::<ApiVersionsRequest>(frame, version).ok();
+    }
+    let bare = || ApiVersionsResponse { error_code, ..ApiVersionsResponse::default() };
+    let decoded = tramline_wire::decode_response::<ApiVersionsRequest>(frame, 0).ok();
+    Some(decoded.unwrap_or_else(|| (correlation_id, bare())))
 }
 
 struct Waiting {
@@ -354,4 +360,27 @@ async fn write_some(writer: &mut WriteHalf<Transport>, out: &VecDeque<Bytes>) ->
         count += 1;
     }
     writer.write_vectored(&slices[..count]).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_to_speak_our_version_is_read_whatever_its_shape() {
+        // Correlation id 1, error 35, then: one row of version 0; the single byte of librdkafka's mock; nothing.
+        let rows: [&[u8]; 3] = [&[0, 0, 0, 1, 0, 18, 0, 0, 0, 2], &[1, 0, 18, 0, 0, 0, 2, 0, 0, 0, 0], &[]];
+        let known = rows.map(|rows| {
+            let frame: Bytes = [&[0, 0, 0, 1, 0, 35], rows].concat().into();
+            let (id, answer) = decode_versions(frame, 4).expect("the code is there");
+            assert_eq!((id, answer.error_code), (1, 35));
+            answer.api_keys.first().map(|row| row.max_version)
+        });
+        assert_eq!(known, [Some(2), None, None]);
+        assert!(decode_versions(Bytes::from_static(&[0, 0, 0, 1, 0]), 4).is_none());
+        assert!(
+            decode_versions(Bytes::from_static(&[0, 0, 0, 1, 0, 0]), 4).is_none(),
+            "good news need a body"
+        );
+    }
 }
