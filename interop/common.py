@@ -7,6 +7,7 @@ An ecosystem is a folder with a `run.py`, called as `run.py PATH-OF-THE-TRAMLINE
 
 import argparse
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -18,6 +19,8 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DEADLINE = 90.0
+# Kafka's numbers of the codecs.
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 SETTINGS = "default-partitions = 4\ngroup-initial-rebalance-delay-ms = 0\n"
 
 
@@ -71,7 +74,8 @@ class Broker:
 class Relay:
     """A port that stays open while the broker is away: a new connection waits for it, an old one ends with it.
 
-    For clients whose tests take a refused connection for a failure.
+    For clients whose tests take a refused connection for a failure, or one that is closed before it has answered a
+    request beside ApiVersions.
     """
 
     def __init__(self):
@@ -81,18 +85,37 @@ class Relay:
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
     async def serve(self, reader, writer):
-        asked, answer = await reader.read(1 << 16), b""
-        while asked and not answer:
-            # What a dying broker leaves unanswered as a connection's first request is asked again of the next one.
+        asked, upstream = [], None
+        try:
+            while len(asked) < 2:
+                asked.append(await self.frame(reader))
+                upstream, answer = await self.ask(asked, upstream)
+                writer.write(answer)
+            await asyncio.gather(self.copy(reader, upstream[1]), self.copy(upstream[0], writer))
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+            if upstream:
+                upstream[1].close()
+
+    async def ask(self, asked, upstream):
+        """The answer to the last of `asked`: what a dying broker leaves unanswered is asked again of the next one."""
+        while True:
             try:
-                broker_reader, broker_writer = await asyncio.open_connection(*self.target)
-                broker_writer.write(asked)
-                answer = await broker_reader.read(1 << 16)
-            except OSError:
+                begin = len(asked) - 1 if upstream else 0
+                upstream = upstream or await asyncio.open_connection(*self.target)
+                for frame in asked[begin:]:
+                    upstream[1].write(frame)
+                    answer = await self.frame(upstream[0])
+                return upstream, answer
+            except (OSError, asyncio.IncompleteReadError):
+                upstream = None
                 await asyncio.sleep(0.02)
-        writer.write(answer)
-        if asked:
-            await asyncio.gather(self.copy(reader, broker_writer), self.copy(broker_reader, writer))
+
+    async def frame(self, reader):
+        length = await reader.readexactly(4)
+        return length + await reader.readexactly(int.from_bytes(length, "big"))
 
     async def copy(self, source, sink):
         try:
@@ -122,10 +145,11 @@ class Suite:
         parser.add_argument("binary", help="path of the tramline binary")
         parser.add_argument("--smoke", action="store_true", help="only what is quick")
         parser.add_argument("--only", default="", help="only the checks whose name has this text")
+        parser.add_argument("--kafka", help="the address of an Apache Kafka, for what compares with it")
         parser.add_argument("--keep", action="store_true", help="keep the broker's folder")
         self.arguments, self.name = parser.parse_args(), name
         self.smoke, self.passed, self.failed, self.skipped = self.arguments.smoke, 0, 0, 0
-        self.skips, self.broker = skips(name), None
+        self.skips, self.broker, self.versions, self.left_out, self.wrong = skips(name), None, [], {}, {}
         self.place = os.path.join(ROOT, "target", "interop", name)
         os.makedirs(self.place, exist_ok=True)
         for tool in tools:
@@ -142,16 +166,23 @@ class Suite:
         self.broker = Broker(self.arguments.binary, settings)
         return self.broker
 
+    def version(self, text):
+        """Says which release is under test."""
+        self.versions.append(text)
+        print(text, flush=True)
+
     def passes(self, test, note=""):
         self.passed += 1
         print(f"ok      {test}{note and f' ({note})'}", flush=True)
 
     def fails(self, test, why):
         self.failed += 1
+        self.wrong[test] = str(why).strip().splitlines()[-1][:200] if str(why).strip() else ""
         print(f"FAILED  {test}: {why}", flush=True)
 
     def skip(self, test, why):
         self.skipped += 1
+        self.left_out[test] = why
         print(f"skipped {test}: {why}", flush=True)
 
     def check(self, test, body):
@@ -180,8 +211,36 @@ class Suite:
                 print(f"kept: {self.broker.folder}")
             else:
                 self.broker.remove()
+        if not (self.smoke or self.arguments.only):
+            self.write_results()
         print(f"{self.name}: {self.passed} passed, {self.failed} failed, {self.skipped} skipped", flush=True)
         sys.exit(1 if self.failed else 0)
+
+
+    def write_results(self):
+        """What a whole run found, for `cargo xtask compatibility`."""
+        told = {"versions": self.versions, "passed": self.passed, "failed": self.wrong, "skipped": self.left_out}
+        with open(os.path.join(self.place, "results.json"), "w", encoding="utf-8") as file:
+            json.dump(told, file, indent=1)
+
+
+def stored_codecs(broker, topic, partition=0):
+    """The codec of every batch in a partition's segments, read from the files themselves."""
+    codecs = set()
+    place = os.path.join(broker.folder, "data", f"{topic}-{partition}")
+    for name in sorted(os.listdir(place)):
+        if not name.endswith(".log"):
+            continue
+        with open(os.path.join(place, name), "rb") as file:
+            data = file.read()
+        at = 0
+        while at + 61 <= len(data):
+            length = int.from_bytes(data[at + 8 : at + 12], "big")
+            if length < 49 or at + 12 + length > len(data):
+                break
+            codecs.add(int.from_bytes(data[at + 21 : at + 23], "big") & 7)
+            at += 12 + length
+    return codecs
 
 
 def run(command, **more):

@@ -94,7 +94,7 @@ def with_kills(test):
 def main():
     binary, source = prepare()
     suite.start()
-    print(f"franz-go {VERSION}, {run(['go', 'version']).split()[2]}", flush=True)
+    suite.version(f"franz-go {VERSION}, {run(['go', 'version']).split()[2]}")
     every = "^(" + "|".join(SMOKE) + ")$" if suite.smoke else "."
     run_of_all = Run(binary, source, suite.arguments.only or every, 5_000 if suite.smoke else 20_000, "output.log")
     run_of_all.read()

@@ -29,7 +29,7 @@ edition = "2021"
 rdkafka-sys = "={crate}"
 """
 
-suite = Suite("librdkafka", tools=["cargo", "gcc", "g++", "make"])
+suite = Suite("librdkafka", tools=["cargo", "bash", "gcc", "g++", "make"])
 
 
 def prepare():
@@ -46,7 +46,7 @@ def prepare():
         shutil.copytree(os.path.join(place, "fetch", "vendor", "rdkafka-sys", "librdkafka"), source)
         for script in [*glob.glob(os.path.join(source, "**", "*.sh"), recursive=True), os.path.join(source, "configure")]:
             os.chmod(script, 0o755)
-        run(["sh", "configure", "--disable-gssapi", "--disable-lz4-ext", "--disable-ssl", "--disable-curl"], cwd=source)
+        run(["bash", "configure", "--disable-gssapi", "--disable-lz4-ext", "--disable-ssl", "--disable-curl"], cwd=source)
         run(["make", "-j2", "libs"], cwd=source, timeout=1200)
         run(["make", "-j2", "-C", "tests", "build"], cwd=source, timeout=1200)
         open(os.path.join(place, "built"), "w", encoding="utf-8").close()
@@ -74,13 +74,18 @@ def call(tests, number):
     return status, said
 
 
+def version(number):
+    """RD_KAFKA_VERSION as people write it."""
+    return ".".join(str(int(number[at : at + 2], 16)) for at in (2, 4, 6))
+
+
 def main():
     tests = prepare()
     broker = suite.start()
     with open(os.path.join(tests, "test.conf"), "w", encoding="utf-8") as file:
         file.write(f"bootstrap.servers={broker.address}\n")
     library = re.search(r"define RD_KAFKA_VERSION +(0x\w+)", open(os.path.join(tests, "../src/rdkafka.h"), encoding="utf-8").read())
-    print(f"librdkafka {library.group(1)} of rdkafka-sys {CRATE}", flush=True)
+    suite.version(f"librdkafka {version(library.group(1))} of rdkafka-sys {CRATE}")
     numbers = [number for number in (SMOKE if suite.smoke else TESTS).split() if suite.arguments.only in number]
     for number in numbers:
         if number in suite.skips:

@@ -21,8 +21,8 @@ def main():
     if not os.path.isdir(os.path.join(suite.place, "node_modules", "kafkajs")):
         run(["npm", "install", "--no-audit", "--no-fund", "--silent"], cwd=suite.place, timeout=300)
     broker = suite.start()
-    print(f"kafkajs {run(['node', '-p', 'require(`kafkajs/package.json`).version'], cwd=suite.place).strip()}, "
-          f"node {run(['node', '--version']).strip()}", flush=True)
+    suite.version(f"kafkajs {run(['node', '-p', 'require(`kafkajs/package.json`).version'], cwd=suite.place).strip()}, "
+                  f"node {run(['node', '--version']).strip()}")
     environment = {**os.environ, "TRAMLINE_BROKER": broker.address, "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
     command = ["node", "--test", "--test-reporter=tap", f"--test-name-pattern={suite.arguments.only or ANY}", "checks.test.js"]
     done = subprocess.run(command, cwd=suite.place, env=environment, capture_output=True, text=True, timeout=600)

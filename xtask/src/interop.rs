@@ -1,12 +1,14 @@
 //! Runs what other projects' clients have to say about our broker: `interop/NAME/run.py`, one ecosystem each.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::kafka::{self, Up};
+
 /// The ecosystems in the order in which `all` runs them: the quick ones first.
-pub const NAMES: [&str; 6] = ["clients", "node", "python", "go", "java", "librdkafka"];
+pub const NAMES: [&str; 8] = ["kcat", "node", "python", "brokers", "groups", "go", "java", "librdkafka"];
 
 /// What one ecosystem's closing line said.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -40,31 +42,50 @@ impl Counts {
     }
 }
 
-/// Runs `name`, or every ecosystem for `all`, against `binary` (built in release when none is given).
+/// Runs `name`, or every ecosystem for `all`, against `binary`.
 ///
 /// # Errors
-/// When the binary cannot be built, a name is unknown, or something failed.
-pub fn run(root: &Path, name: &str, smoke: bool, binary: Option<&Path>) -> Result<()> {
+/// When a name is unknown, or something failed.
+pub fn run(root: &Path, name: &str, smoke: bool, binary: &Path) -> Result<()> {
     let names: Vec<&str> = if name == "all" { NAMES.to_vec() } else { vec![name] };
     if let Some(unknown) = names.iter().find(|name| !NAMES.contains(name)) {
         bail!("no ecosystem {unknown}: all, {}", NAMES.join(", "));
     }
-    let binary = match binary {
-        Some(binary) => binary.to_owned(),
-        None => build(root)?,
-    };
     let mut sum = Counts::default();
     for name in names {
         println!("== {name}");
-        let counts = one(root, name, smoke, &binary)?;
-        sum.add(counts);
+        // The whole of `groups` wants Kafka's broker beside ours.
+        let kafka = if name == "groups" && !smoke { Some(kafka::fresh(root)?) } else { None };
+        let address = match &kafka {
+            Some(Up::Listening(address)) => Some(&**address),
+            _ => None,
+        };
+        let counts = one(root, name, smoke, binary, address);
+        if kafka.is_some() {
+            kafka::down(root)?;
+        }
+        sum.add(counts?);
+    }
+    if name == "all" && !smoke {
+        println!("== kafka");
+        match kafka::test(root)? {
+            Some(tests) => sum.passed += u64::try_from(tests)?,
+            None => sum.skipped += 1,
+        }
     }
     println!("interop: {} passed, {} failed, {} skipped", sum.passed, sum.failed, sum.skipped);
     ensure!(sum.failed == 0, "{} failed", sum.failed);
     Ok(())
 }
 
-fn build(root: &Path) -> Result<std::path::PathBuf> {
+/// The given binary, or one built in release.
+///
+/// # Errors
+/// It does not build.
+pub fn binary(root: &Path, given: Option<PathBuf>) -> Result<PathBuf> {
+    if let Some(binary) = given {
+        return Ok(binary);
+    }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let done = Command::new(cargo)
         .args(["build", "--quiet", "--release", "-p", "tramline-cli"])
@@ -77,7 +98,7 @@ fn build(root: &Path) -> Result<std::path::PathBuf> {
 }
 
 /// Runs one ecosystem's script, shows what it says as it comes, and reads its closing line.
-fn one(root: &Path, name: &str, smoke: bool, binary: &Path) -> Result<Counts> {
+fn one(root: &Path, name: &str, smoke: bool, binary: &Path, kafka: Option<&str>) -> Result<Counts> {
     use std::io::BufRead;
 
     let script = root.join("interop").join(name).join("run.py");
@@ -85,6 +106,9 @@ fn one(root: &Path, name: &str, smoke: bool, binary: &Path) -> Result<Counts> {
     command.arg("-u").arg(script).arg(binary).stdout(std::process::Stdio::piped());
     if smoke {
         command.arg("--smoke");
+    }
+    if let Some(kafka) = kafka {
+        command.args(["--kafka", kafka]);
     }
     let mut child = match command.spawn() {
         Ok(child) => child,

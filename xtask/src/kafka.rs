@@ -2,6 +2,8 @@
 //!
 //! Everything it keeps lies in `target/kafka`. `down` ends the process that `up` started and no other.
 
+mod suite;
+
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -9,6 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+
+/// What interop/kafka/pom.xml asks for.
+const VERSION: &str = "Apache Kafka 4.4.0";
 
 /// What a start may take, also on a machine that builds something else beside it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -133,6 +138,38 @@ pub fn down(root: &Path) -> Result<bool> {
         }
     }
     bail!("process {process} does not end")
+}
+
+/// As [`up`], on empty data in any case: one that runs is ended first.
+///
+/// # Errors
+/// As [`up`] and [`down`].
+pub fn fresh(root: &Path) -> Result<Up> {
+    down(root)?;
+    up(root)
+}
+
+/// Runs the tests that take a given cluster, and the demo, on a fresh Kafka; none when a tool is missing.
+///
+/// # Errors
+/// Kafka does not start, or a test fails on it.
+pub fn test(root: &Path) -> Result<Option<usize>> {
+    let address = match fresh(root)? {
+        Up::Listening(address) => address,
+        Up::Skipped(tool) => {
+            println!("skipped: no {tool}");
+            return Ok(None);
+        }
+    };
+    let tests = suite::run(root, &address);
+    down(root)?;
+    let tests = tests?;
+    // For docs/compatibility.md.
+    let folder = root.join("target/interop/kafka");
+    fs::create_dir_all(&folder)?;
+    let told = serde_json::json!({"versions": [VERSION], "passed": tests, "failed": {}, "skipped": {}});
+    fs::write(folder.join("results.json"), told.to_string())?;
+    Ok(Some(tests))
 }
 
 fn installed(tool: &str) -> bool {

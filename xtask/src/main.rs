@@ -1,6 +1,7 @@
 //! Developer commands of the workspace: `cargo xtask COMMAND`.
 
 mod codegen;
+mod compatibility;
 mod coverage;
 mod interop;
 mod kafka;
@@ -43,6 +44,18 @@ enum Task {
         /// A built `tramline`; without it one is built in release
         #[arg(long)]
         binary: Option<PathBuf>,
+        /// With `all`: write docs/compatibility.md from what was found
+        #[arg(long, conflicts_with = "smoke")]
+        write: bool,
+    },
+    /// Bring the table of APIs in docs/compatibility.md up to date
+    Compatibility {
+        /// Write nothing; fail when the table is not what the broker serves
+        #[arg(long)]
+        check: bool,
+        /// A built `tramline`; without it one is built in release
+        #[arg(long)]
+        binary: Option<PathBuf>,
     },
     /// Start or end one Apache Kafka on loopback, for the tests that take `TRAMLINE_TEST_BROKERS`
     Kafka {
@@ -59,6 +72,8 @@ enum Kafka {
     Up,
     /// End what `up` started
     Down,
+    /// Start it, run the tests that take a given cluster and the demo on it, end it
+    Test,
 }
 
 fn root() -> Result<PathBuf> {
@@ -91,18 +106,45 @@ fn run(task: Task) -> Result<()> {
             ensure!(coverage.findings.is_empty(), "{} things to mend", coverage.findings.len());
             println!("{} scenarios shown, {} excused", coverage.shown, coverage.excused);
         }
-        Task::Interop { name, smoke, binary } => interop::run(&root, &name, smoke, binary.as_deref())?,
-        Task::Kafka { what: Kafka::Up } => match kafka::up(&root)? {
-            kafka::Up::Listening(address) => println!("listening on {address}"),
-            kafka::Up::Skipped(tool) => println!("skipped: no {tool}"),
-        },
-        Task::Kafka { what: Kafka::Down } if kafka::down(&root)? => println!("ended"),
-        Task::Kafka { what: Kafka::Down } => println!("nothing runs"),
+        Task::Interop { name, smoke, binary, write } => {
+            let binary = interop::binary(&root, binary)?;
+            let ran = interop::run(&root, &name, smoke, &binary);
+            if write {
+                compatibility::write(&root, &binary)?;
+            }
+            ran?;
+        }
+        Task::Compatibility { check, binary } => {
+            let binary = interop::binary(&root, binary)?;
+            if check {
+                compatibility::check(&root, &binary)?;
+                println!("the table of APIs is up to date");
+            } else {
+                compatibility::write_apis(&root, &binary)?;
+            }
+        }
+        Task::Kafka { what } => kafka_command(&root, what)?,
         Task::Tidy => {
             let (findings, files) = tidy::run(&root)?;
             findings.iter().for_each(|finding| println!("{finding}"));
             ensure!(findings.is_empty(), "{} things to mend", findings.len());
             println!("{files} files are tidy");
+        }
+    }
+    Ok(())
+}
+
+fn kafka_command(root: &Path, what: Kafka) -> Result<()> {
+    match what {
+        Kafka::Up => match kafka::up(root)? {
+            kafka::Up::Listening(address) => println!("listening on {address}"),
+            kafka::Up::Skipped(tool) => println!("skipped: no {tool}"),
+        },
+        Kafka::Down => println!("{}", if kafka::down(root)? { "ended" } else { "nothing runs" }),
+        Kafka::Test => {
+            if let Some(tests) = kafka::test(root)? {
+                println!("{tests} tests and the demo ran on Apache Kafka");
+            }
         }
     }
     Ok(())

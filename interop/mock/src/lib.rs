@@ -1,0 +1,1 @@
+//! Nothing but the tests beside it: our client against the mock cluster inside librdkafka.
