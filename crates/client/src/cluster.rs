@@ -13,9 +13,10 @@ use tokio::time::Instant as TokioInstant;
 use tramline_core::client::connection::Poison;
 use tramline_core::client::metadata::{ClusterView, Leader};
 use tramline_core::client::retry::Backoff;
+use tramline_core::group::member::find_coordinator;
 use tramline_core::time::Instant;
+use tramline_wire::messages::MetadataRequest;
 use tramline_wire::messages::metadata_request::MetadataRequestTopic;
-use tramline_wire::messages::{FindCoordinatorRequest, MetadataRequest};
 use tramline_wire::{ErrorCode, Request, Str, TopicPartition};
 
 use crate::broker_connection::BrokerConnection;
@@ -268,10 +269,7 @@ impl Cluster {
             return Ok(node);
         }
         let key = group.clone();
-        let build = move |version: i16| match version {
-            ..4 => FindCoordinatorRequest { key, ..Default::default() },
-            _ => FindCoordinatorRequest { coordinator_keys: vec![key], ..Default::default() },
-        };
+        let build = move |version| find_coordinator(version, key);
         let answer = self.ask_any(build).await?;
         let (code, node) = match answer.coordinators.first() {
             Some(row) => (row.error_code, row.node_id),

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant as TokioInstant;
-use tramline_core::group::member::{Disconnected, MemberRequest, RequestBody, RequestId, ResponseBody};
+use tramline_core::group::member::{
+    Disconnected, MemberRequest, RequestBody, RequestId, ResponseBody, find_coordinator, leave_group,
+};
 use tramline_core::time::Instant;
 use tramline_wire::{Request, Str};
 
@@ -101,10 +103,10 @@ fn tell_counts(shared: &Shared, cluster: &Cluster) {
     }
 }
 
-type Send = (Str, MemberRequest);
+type Outgoing = (Str, MemberRequest);
 
 /// What to send now, and when to look again; `None` when the consumer has ended.
-fn step(shared: &Arc<Shared>) -> Option<(Vec<Send>, TokioInstant)> {
+fn step(shared: &Arc<Shared>) -> Option<(Vec<Outgoing>, TokioInstant)> {
     let now = shared.now();
     let mut state = shared.lock();
     if state.life == Life::Ended {
@@ -158,15 +160,23 @@ async fn send(
     body: RequestBody,
 ) -> Result<ResponseBody, Disconnected> {
     match body {
-        RequestBody::FindCoordinator(request) => {
-            call(cluster, target, timeout, request).await.map(ResponseBody::FindCoordinator)
+        RequestBody::FindCoordinator(group) => {
+            let build = move |version| find_coordinator(version, group);
+            call(cluster, target, timeout, build).await.map(ResponseBody::FindCoordinator)
         }
-        RequestBody::Join(request) => call(cluster, target, timeout, request).await.map(ResponseBody::Join),
-        RequestBody::Sync(request) => call(cluster, target, timeout, request).await.map(ResponseBody::Sync),
+        RequestBody::Join(request) => {
+            call(cluster, target, timeout, move |_| request).await.map(ResponseBody::Join)
+        }
+        RequestBody::Sync(request) => {
+            call(cluster, target, timeout, move |_| request).await.map(ResponseBody::Sync)
+        }
         RequestBody::Heartbeat(request) => {
-            call(cluster, target, timeout, request).await.map(ResponseBody::Heartbeat)
+            call(cluster, target, timeout, move |_| request).await.map(ResponseBody::Heartbeat)
         }
-        RequestBody::Leave(request) => call(cluster, target, timeout, request).await.map(ResponseBody::Leave),
+        RequestBody::Leave(group, member) => {
+            let build = move |version| leave_group(version, group, member);
+            call(cluster, target, timeout, build).await.map(ResponseBody::Leave)
+        }
     }
 }
 
@@ -174,9 +184,9 @@ async fn call<R: Request>(
     cluster: &Cluster,
     target: Target,
     timeout: Duration,
-    request: R,
+    build: impl FnOnce(i16) -> R + Send + 'static,
 ) -> Result<R::Response, Disconnected> {
-    cluster.call_within(target, timeout, request).await.map_err(|error| {
+    cluster.call_with(target, timeout, build).await.map_err(|error| {
         tracing::debug!(api = ?R::KEY, %error, "no answer from the group's coordinator");
         Disconnected
     })

@@ -43,7 +43,8 @@ use tramline_wire::{Str, TopicPartition};
 pub use config::MemberConfig;
 pub use event::{CommitContext, CommitVerdict, Event, MemberError, RevocationId};
 pub use request::{
-    CoordinatorNode, Disconnected, MemberRequest, RequestBody, RequestId, ResponseBody, Versions,
+    CoordinatorNode, Disconnected, MemberRequest, RequestBody, RequestId, ResponseBody, find_coordinator,
+    leave_group,
 };
 
 use super::assignor::Assignor;
@@ -141,7 +142,6 @@ struct Leading {
 #[derive(Debug)]
 pub struct Member {
     config: MemberConfig,
-    versions: Versions,
     seeded: Seeded,
     subscription: BTreeSet<Str>,
     /// The partition counts last told, and the topics they were told for.
@@ -186,7 +186,6 @@ impl Member {
     pub fn new(config: MemberConfig, seeded: Seeded) -> Self {
         Self {
             config,
-            versions: Versions::default(),
             seeded,
             subscription: BTreeSet::new(),
             counts: BTreeMap::new(),
@@ -216,11 +215,6 @@ impl Member {
             requests: VecDeque::new(),
             events: VecDeque::new(),
         }
-    }
-
-    /// The API versions to make requests for, when they differ from the default.
-    pub fn set_versions(&mut self, versions: Versions) {
-        self.versions = versions;
     }
 
     /// The topics wanted from now on, instead of any before. Joins, or rejoins when they changed. Ignored

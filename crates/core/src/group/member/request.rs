@@ -1,8 +1,10 @@
 //! What a member sends, and what it is answered.
 
+use alloc::vec;
 use core::time::Duration;
 
 use tramline_wire::Str;
+use tramline_wire::messages::leave_group_request::MemberIdentity;
 use tramline_wire::messages::{
     FindCoordinatorRequest, FindCoordinatorResponse, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest,
     JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest, SyncGroupResponse,
@@ -43,11 +45,13 @@ pub struct MemberRequest {
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum RequestBody {
-    FindCoordinator(FindCoordinatorRequest),
+    /// The group to find the coordinator of: [`find_coordinator`] makes the request.
+    FindCoordinator(Str),
     Join(JoinGroupRequest),
     Sync(SyncGroupRequest),
     Heartbeat(HeartbeatRequest),
-    Leave(LeaveGroupRequest),
+    /// Group and member: [`leave_group`] makes the request.
+    Leave(Str, Str),
 }
 
 /// The messages a member is answered with.
@@ -66,18 +70,44 @@ pub enum ResponseBody {
 #[error("the connection broke before the answer came")]
 pub struct Disconnected;
 
-/// The API versions that the coordinator speaks and that requests are made for. The default suits every
-/// broker since Kafka 2.7.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Versions {
-    /// FindCoordinator: 4 and above ask for a list of keys.
-    pub find_coordinator: i16,
-    /// LeaveGroup: 3 and above carry a list of members.
-    pub leave_group: i16,
+/// The question for a group's coordinator, in the form that this version has.
+#[must_use]
+pub fn find_coordinator(version: i16, group: Str) -> FindCoordinatorRequest {
+    match version {
+        ..4 => FindCoordinatorRequest { key: group, ..Default::default() },
+        _ => FindCoordinatorRequest { coordinator_keys: vec![group], ..Default::default() },
+    }
 }
 
-impl Default for Versions {
-    fn default() -> Self {
-        Self { find_coordinator: 4, leave_group: 3 }
+/// A member's good-bye, in the form that this version has.
+#[must_use]
+pub fn leave_group(version: i16, group_id: Str, member_id: Str) -> LeaveGroupRequest {
+    match version {
+        ..3 => LeaveGroupRequest { group_id, member_id, ..Default::default() },
+        _ => {
+            let members = vec![MemberIdentity { member_id, ..Default::default() }];
+            LeaveGroupRequest { group_id, members, ..Default::default() }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramline_wire::{Message, encode_request};
+
+    #[test]
+    fn each_version_has_a_form_of_its_own_that_can_be_sent() {
+        let group = || Str::from_static("g");
+        for version in FindCoordinatorRequest::MIN_VERSION..=FindCoordinatorRequest::MAX_VERSION {
+            let request = find_coordinator(version, group());
+            encode_request(1, None, version, &request).expect("it has a form");
+            assert_eq!(request.key.is_empty(), version >= 4);
+        }
+        for version in LeaveGroupRequest::MIN_VERSION..=LeaveGroupRequest::MAX_VERSION {
+            let request = leave_group(version, group(), Str::from_static("m"));
+            encode_request(1, None, version, &request).expect("it has a form");
+            assert_eq!(request.members.len(), usize::from(version >= 3));
+        }
     }
 }

@@ -1,10 +1,7 @@
 //! What the member does next, and the requests and losses that follow from it.
 
-use alloc::vec;
-
 use tramline_wire::TopicPartition;
-use tramline_wire::messages::leave_group_request::MemberIdentity;
-use tramline_wire::messages::{FindCoordinatorRequest, HeartbeatRequest, LeaveGroupRequest};
+use tramline_wire::messages::HeartbeatRequest;
 
 use super::{
     CoordinatorNode, Disconnected, Event, Generation, Held, InFlight, Kind, Member, MemberError,
@@ -206,13 +203,8 @@ impl Member {
 
     pub(super) fn send_leave(&mut self, now: Instant) -> RequestId {
         let member_id = self.generation.member_id.clone();
-        let mut request = LeaveGroupRequest { group_id: self.config.group_id.clone(), ..Default::default() };
-        if self.versions.leave_group < 3 {
-            request.member_id = member_id;
-        } else {
-            request.members = vec![MemberIdentity { member_id, ..Default::default() }];
-        }
-        self.send(now, Kind::Leave, RequestBody::Leave(request))
+        let group = self.config.group_id.clone();
+        self.send(now, Kind::Leave, RequestBody::Leave(group, member_id))
     }
 
     pub(super) fn send_heartbeat(&mut self, now: Instant) {
@@ -227,14 +219,8 @@ impl Member {
     }
 
     fn find_coordinator(&mut self, now: Instant) {
-        let mut request = FindCoordinatorRequest::default();
-        let key = self.config.group_id.clone();
-        if self.versions.find_coordinator < 4 {
-            request.key = key;
-        } else {
-            request.coordinator_keys = vec![key];
-        }
-        self.finding = Some(self.send(now, Kind::FindCoordinator, RequestBody::FindCoordinator(request)));
+        let group = self.config.group_id.clone();
+        self.finding = Some(self.send(now, Kind::FindCoordinator, RequestBody::FindCoordinator(group)));
     }
 
     pub(super) fn send(&mut self, now: Instant, kind: Kind, body: RequestBody) -> RequestId {

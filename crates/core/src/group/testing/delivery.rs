@@ -7,7 +7,7 @@ use tramline_wire::messages::find_coordinator_response::Coordinator as Found;
 use super::net::{Asked, CommitOutcome, MemberIndex, Message, Net, Revoking};
 use super::node::Request;
 use crate::group::coordinator::Response;
-use crate::group::member::{Disconnected, Event, Member, RequestBody, ResponseBody};
+use crate::group::member::{Disconnected, Event, Member, RequestBody, ResponseBody, leave_group};
 use crate::time::Instant;
 
 impl Net {
@@ -114,7 +114,7 @@ impl Net {
                 RequestBody::Join(request) => Request::Join(request),
                 RequestBody::Sync(request) => Request::Sync(request),
                 RequestBody::Heartbeat(request) => Request::Heartbeat(request),
-                RequestBody::Leave(request) => Request::Leave(request),
+                RequestBody::Leave(group, member) => Request::Leave(leave_group(i16::MAX, group, member)),
             };
             self.send(index, Asked::Member(id), request);
         }
