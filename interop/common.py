@@ -212,6 +212,8 @@ class Suite:
             else:
                 self.broker.remove()
         if not (self.smoke or self.arguments.only):
+            if 10 * self.skipped > self.passed + self.failed + self.skipped:
+                self.fails("at most a tenth is skipped", f"{self.skipped} are")
             self.write_results()
         print(f"{self.name}: {self.passed} passed, {self.failed} failed, {self.skipped} skipped", flush=True)
         sys.exit(1 if self.failed else 0)

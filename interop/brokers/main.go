@@ -1,4 +1,5 @@
-// franz-go's fake cluster: one broker on a free port of loopback, which it prints; until SIGTERM.
+// franz-go's fake cluster: one broker on a free port of loopback, which it prints; until SIGTERM. With an argument, such
+// as v2.1, it speaks what that release of Kafka spoke.
 package main
 
 import (
@@ -9,11 +10,16 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kversion"
 )
 
 func main() {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.DefaultNumPartitions(4), kfake.AllowAutoTopicCreation(),
-		kfake.GroupMinSessionTimeout(time.Second))
+	options := []kfake.Opt{kfake.NumBrokers(1), kfake.DefaultNumPartitions(4), kfake.AllowAutoTopicCreation(),
+		kfake.GroupMinSessionTimeout(time.Second)}
+	if len(os.Args) > 1 {
+		options = append(options, kfake.MaxVersions(kversion.FromString(os.Args[1])))
+	}
+	cluster, err := kfake.NewCluster(options...)
 	if err != nil {
 		panic(err)
 	}

@@ -1,5 +1,6 @@
 """Our client's tests on other projects' brokers: franz-go's kfake, and the mock cluster inside librdkafka."""
 
+import json
 import os
 import re
 import shutil
@@ -29,46 +30,58 @@ def build_kfake():
     return os.path.join(place, "kfake")
 
 
-def cargo_test(peer, arguments, marked, **environment):
+def programs(manifest, folder, *more):
+    """The test programs that cargo builds from the files of a folder."""
+    said = run(["cargo", "test", "--quiet", "--no-run", "--message-format=json", "--manifest-path", manifest, *more], timeout=1500)
+    messages = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return [message["executable"] for message in messages
+            if message.get("executable") and os.path.dirname(message["target"]["src_path"]) == os.path.join(folder, "tests")]
+
+
+def tests(peer, executables, folder, marked, **environment):
     """Runs tests of ours; those with `marked` set count only when they say that they used the given cluster."""
-    done = subprocess.run(["cargo", "test", "--no-fail-fast", *arguments, "--", "--show-output"], cwd=ROOT,
-                          env={**os.environ, **environment}, capture_output=True, text=True, timeout=1500)
-    results = dict(re.findall(r"^test (\w+) \.\.\. (ok|FAILED)$", done.stdout, re.MULTILINE))
-    used = set(re.findall(rf"^{MARK}(\w+)$", done.stdout, re.MULTILINE))
-    for test, how in sorted(results.items()):
-        name = f"{peer}: {test}"
-        if marked and test not in used or suite.arguments.only not in name:
-            continue
-        if name in suite.skips:
-            suite.skip(name, suite.skips[name])
-        elif how == "ok":
-            suite.passes(name)
-        else:
-            said = re.search(rf"^---- {test} stdout ----\n(.*?)\n\n(?:----|failures:)", done.stdout, re.MULTILINE | re.DOTALL)
-            suite.fails(name, said.group(1)[-700:] if said else "")
-    if not results:
-        suite.fails(f"{peer} as a whole", (done.stdout[-500:] + done.stderr[-1500:]).strip())
+    for program in executables:
+        done = subprocess.run([program, "--show-output"], cwd=folder, env={**os.environ, "RUST_BACKTRACE": "0", **environment},
+                              capture_output=True, text=True, timeout=900)
+        results = dict(re.findall(r"^test (\w+) \.\.\. (ok|FAILED)$", done.stdout, re.MULTILINE))
+        used = set(re.findall(rf"^{MARK}(\w+)$", done.stdout, re.MULTILINE))
+        for test, how in sorted(results.items()):
+            name = f"{peer}: {test}"
+            if marked and test not in used or suite.arguments.only not in name:
+                continue
+            if name in suite.skips:
+                suite.skip(name, suite.skips[name])
+            elif how == "ok":
+                suite.passes(name)
+            else:
+                said = re.search(rf"^---- {test} stdout ----\n(.*?)\n\n(?:----|failures:)", done.stdout, re.MULTILINE | re.DOTALL)
+                suite.fails(name, said.group(1)[-700:] if said else "")
+        if not results:
+            suite.fails(f"{peer} as a whole", (done.stdout[-500:] + done.stderr[-1500:]).strip())
 
 
 def main():
     kfake = build_kfake()
     suite.version(f"kfake {KFAKE}")
-    child = subprocess.Popen([kfake], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        address = child.stdout.readline().split()[-1]
-        # A smoke of our own client: the producer's tests.
-        wanted = "producer.rs" if suite.smoke else ".rs"
-        names = [name.removesuffix(".rs") for name in os.listdir(os.path.join(ROOT, "crates", "tramline", "tests")) if name.endswith(wanted)]
-        files = [part for name in sorted(names) for part in ("--test", name)]
-        cargo_test("kfake", ["--workspace", *files], True, TRAMLINE_TEST_BROKERS=address)
-    finally:
-        child.terminate()
-        child.wait()
+    tramline = os.path.join(ROOT, "crates", "tramline")
+    executables = programs(os.path.join(ROOT, "Cargo.toml"), tramline, "--workspace")
+    if suite.smoke:
+        executables = [program for program in executables if "consumer_group" in program]
+    # The second speaks the versions of the oldest Kafka that clients of today talk to.
+    for peer, release in {"kfake": [], "kfake as Kafka 2.1": ["v2.1"]}.items():
+        child = subprocess.Popen([kfake, *release], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            address = child.stdout.readline().split()[-1]
+            tests(peer, executables, tramline, True, TRAMLINE_TEST_BROKERS=address)
+        finally:
+            child.terminate()
+            child.wait()
     if suite.smoke:
         suite.finish()
     suite.version("librdkafka's mock cluster, by rdkafka 0.39")
+    mock = os.path.join(ROOT, "interop", "mock")
     target = os.path.join(ROOT, "target", "interop", "mock")
-    cargo_test("mock", ["--manifest-path", os.path.join(ROOT, "interop", "mock", "Cargo.toml"), "--target-dir", target], False)
+    tests("mock", programs(os.path.join(mock, "Cargo.toml"), mock, "--target-dir", target), mock, False)
     suite.finish()
 
 

@@ -13,6 +13,8 @@ from common import Suite, run  # noqa: E402
 
 CRATE = "4.10.0"
 AT_ONCE = 4
+# A whole run passes at least so many.
+FLOOR = 74
 SMOKE = "0001 0004 0012 0017 0022 0030 0039 0044 0113"
 # Those that talk to a broker (or say so of themselves), need no transactions and no Kafka scripts.
 TESTS = """0011 0015 0029 0030 0031 0034 0054 0059 0064 0082 0091 0092 0093 0110 0118 0130 0153
@@ -103,6 +105,8 @@ def main():
             else:
                 wrong = [line for line in said.splitlines() if re.search(r"failed at|assert|: Test fail", line)]
                 suite.fails(name, f"{how}, exit status {status}: " + " / ".join(wrong[:3])[:500])
+    if not (suite.smoke or suite.arguments.only) and suite.passed < FLOOR:
+        suite.fails(f"at least {FLOOR} pass", f"{suite.passed} do")
     suite.finish()
 
 

@@ -29,6 +29,11 @@ fn mock() -> (Mock, ClientConfig) {
     mock.create_topic(TOPIC, 1, 3).unwrap();
     mock.partition_leader(TOPIC, 0, Some(1)).unwrap();
     mock.coordinator(MockCoordinator::Group("g".to_owned()), 2).unwrap();
+    // The mock reads an array of JoinGroup 6 as one of version 5 and hangs up: what librdkafka itself speaks is capped.
+    for (api, newest) in [(Api::JoinGroup, 5), (Api::SyncGroup, 3), (Api::Heartbeat, 3), (Api::LeaveGroup, 1)]
+    {
+        mock.apiversion(api, Some(0), Some(newest)).unwrap();
+    }
     let config = ClientConfig::new(mock.bootstrap_servers()).metadata_max_age(Duration::from_secs(2));
     (mock, config)
 }

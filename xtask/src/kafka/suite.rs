@@ -1,11 +1,14 @@
 //! The tests that take `TRAMLINE_TEST_BROKERS`, and the demo, on Apache Kafka.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+
+/// The package whose tests take a given cluster.
+const PACKAGE: &str = "crates/tramline";
 
 /// What `tests/common` prints for each test that uses the given cluster.
 const MARK: &str = "on the given cluster: ";
@@ -16,37 +19,49 @@ const MARK: &str = "on the given cluster: ";
 /// One fails, or none used the given cluster.
 pub fn run(root: &Path, address: &str) -> Result<usize> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // The whole workspace, so that nothing is built with other features than for its own tests.
-    let mut command = Command::new(&cargo);
-    command.args(["test", "--quiet", "--workspace", "--no-fail-fast"]);
-    for file in fs::read_dir(root.join("crates/tramline/tests"))? {
-        let path = file?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            command.arg("--test").arg(path.file_stem().context("a file has a name")?);
-        }
+    let mut used = BTreeSet::new();
+    for program in programs(root, &cargo)? {
+        let output = Command::new(&program)
+            .arg("--show-output")
+            .env("TRAMLINE_TEST_BROKERS", address)
+            .current_dir(root.join(PACKAGE))
+            .output()
+            .with_context(|| format!("cannot start {program}"))?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "on Apache Kafka:\n{said}");
+        used.extend(on_the_cluster(&said));
     }
-    let output = command
-        .args(["--", "--show-output"])
-        .env("TRAMLINE_TEST_BROKERS", address)
-        .current_dir(root)
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot start cargo")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "on Apache Kafka:\n{said}");
     let demo = Command::new(cargo)
         .args(["run", "--quiet", "--package", "tramline-cli", "--", "demo", "--brokers", address])
         .current_dir(root)
         .status()
         .context("cannot start cargo")?;
     ensure!(demo.success(), "the demo on Apache Kafka: {demo}");
-    let tests = on_the_cluster(&said);
-    ensure!(tests > 0, "no test used the given cluster");
-    Ok(tests)
+    ensure!(!used.is_empty(), "no test used the given cluster");
+    Ok(used.len())
 }
 
-fn on_the_cluster(said: &str) -> usize {
-    said.lines().filter_map(|line| line.strip_prefix(MARK)).collect::<BTreeSet<_>>().len()
+/// The built test programs of the package, one for each file.
+fn programs(root: &Path, cargo: &OsStr) -> Result<Vec<String>> {
+    // The whole workspace, so that nothing is built with other features than for its own tests.
+    let built = Command::new(cargo)
+        .args(["test", "--quiet", "--workspace", "--no-run", "--message-format=json"])
+        .current_dir(root)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    ensure!(built.status.success(), "the tests do not build");
+    let ours = root.join(PACKAGE).join("tests");
+    let messages = built.stdout.split(|byte| *byte == b'\n');
+    let program = |message: serde_json::Value| {
+        let source = Path::new(message["target"]["src_path"].as_str()?).starts_with(&ours);
+        message["executable"].as_str().filter(|_| source).map(str::to_owned)
+    };
+    Ok(messages.filter_map(|line| serde_json::from_slice(line).ok()).filter_map(program).collect())
+}
+
+fn on_the_cluster(said: &str) -> impl Iterator<Item = String> {
+    said.lines().filter_map(|line| line.strip_prefix(MARK)).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -56,6 +71,6 @@ mod tests {
     #[test]
     fn a_test_that_used_the_cluster_twice_is_one_test() {
         let said = format!("---- a stdout ----\n{MARK}a\n{MARK}a\n\n---- b stdout ----\n{MARK}b\nother\n");
-        assert_eq!(on_the_cluster(&said), 2);
+        assert_eq!(on_the_cluster(&said).collect::<BTreeSet<_>>().len(), 2);
     }
 }
