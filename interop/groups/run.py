@@ -284,7 +284,8 @@ def main():
     if suite.arguments.kafka:
         suite.check("records of transactions, on Apache Kafka", transactions)
     for strategy in JAVA_ASSIGNORS:
-        suite.check(f"{strategy}, over SIGKILLs of our broker", broker_dies(KINDS, strategy))
+        # Without franz-go, which ends its session on a refused connection; its own runs with kills have a relay between.
+        suite.check(f"{strategy}, over SIGKILLs of our broker", broker_dies(KINDS[:-1], strategy))
     suite.finish()
 
 
