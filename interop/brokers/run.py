@@ -64,9 +64,9 @@ def main():
     kfake = build_kfake()
     suite.version(f"kfake {KFAKE}")
     tramline = os.path.join(ROOT, "crates", "tramline")
-    executables = programs(os.path.join(ROOT, "Cargo.toml"), tramline, "--workspace")
-    if suite.smoke:
-        executables = [program for program in executables if "consumer_group" in program]
+    names = [name.removesuffix(".rs") for name in sorted(os.listdir(os.path.join(tramline, "tests"))) if name.endswith(".rs")]
+    files = [part for name in (["consumer_group"] if suite.smoke else names) for part in ("--test", name)]
+    executables = programs(os.path.join(ROOT, "Cargo.toml"), tramline, "--workspace", *files)
     # The second speaks the versions of the oldest Kafka that clients of today talk to.
     for peer, release in {"kfake": [], "kfake as Kafka 2.1": ["v2.1"]}.items():
         child = subprocess.Popen([kfake, *release], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -43,15 +44,19 @@ pub fn run(root: &Path, address: &str) -> Result<usize> {
 
 /// The built test programs of the package, one for each file.
 fn programs(root: &Path, cargo: &OsStr) -> Result<Vec<String>> {
-    // The whole workspace, so that nothing is built with other features than for its own tests.
-    let built = Command::new(cargo)
-        .args(["test", "--quiet", "--workspace", "--no-run", "--message-format=json"])
-        .current_dir(root)
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot start cargo")?;
-    ensure!(built.status.success(), "the tests do not build");
+    // Of the whole workspace, so that nothing is built with other features than for its own tests; only files of these
+    // names, since the rest is not wanted here.
     let ours = root.join(PACKAGE).join("tests");
+    let mut command = Command::new(cargo);
+    command.args(["test", "--quiet", "--workspace", "--no-run", "--message-format=json"]).current_dir(root);
+    for file in fs::read_dir(&ours)? {
+        let path = file?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            command.arg("--test").arg(path.file_stem().context("a file has a name")?);
+        }
+    }
+    let built = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    ensure!(built.status.success(), "the tests do not build");
     let messages = built.stdout.split(|byte| *byte == b'\n');
     let program = |message: serde_json::Value| {
         let source = Path::new(message["target"]["src_path"].as_str()?).starts_with(&ours);
