@@ -53,18 +53,20 @@ struct Results {
     skipped: BTreeMap<String, String>,
 }
 
-/// Writes the document.
+/// Writes the document. What has not been run as a whole on this machine is named as such.
 ///
 /// # Errors
-/// An ecosystem has not been run as a whole, or the broker does not answer.
+/// What a run left cannot be read, or the broker does not answer.
 pub fn write(root: &Path, binary: &Path) -> Result<()> {
     let mut text = HEAD.to_owned();
     text.push_str("\n| ecosystem | version | passed | failed | skipped |\n|---|---|--:|--:|--:|\n");
     let mut details = String::new();
     for name in NAMES.into_iter().chain(["kafka"]) {
         let place = root.join("target/interop").join(name).join("results.json");
-        let told = fs::read_to_string(place)
-            .with_context(|| format!("{name} has not been run as a whole: cargo xtask interop all"))?;
+        let Ok(told) = fs::read_to_string(place) else {
+            writeln!(text, "| {name} | not run | | | |")?;
+            continue;
+        };
         section(name, &serde_json::from_str(&told)?, &mut text, &mut details)?;
     }
     text.push_str(&details);
