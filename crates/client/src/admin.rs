@@ -1,6 +1,7 @@
 //! The calls a person or a deployment makes: topics, groups, offsets, settings.
 
 mod cluster;
+mod delete_records;
 mod error;
 mod groups;
 mod offsets;
