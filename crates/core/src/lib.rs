@@ -1,4 +1,4 @@
-//! Every decision of Tramline, without I/O: client machines, groups, lanes.
+//! Every decision of Tramline, without I/O: client machines, groups, lanes, claims.
 //!
 //! The crate is `no_std`, so that a socket, a file, a clock, a thread or a randomly ordered map cannot
 //! slip in: the compiler refuses them. Time is always an argument ([`time::Instant`] for deadlines,
@@ -17,6 +17,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod claims;
 pub mod client;
 pub mod group;
 pub mod lanes;

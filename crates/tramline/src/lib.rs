@@ -3,6 +3,7 @@
 //! This is the crate to depend on. It re-exports, under one roof:
 //! - [`processor`]: ordered lanes per partition over any source of records;
 //! - [`client`]: the Kafka client underneath, with producer, consumers and admin;
+//! - [`queue`] (feature `queue`, on by default): the task queue over the client;
 //! - [`broker`] (feature `broker`, on by default): the embedded broker to start on;
 //! - [`wire`]: the bytes of the protocol, for those who need them.
 //!
@@ -14,6 +15,8 @@ pub use tramline_wire as wire;
 
 #[cfg(feature = "broker")]
 pub use tramline_broker as broker;
+#[cfg(feature = "queue")]
+pub use tramline_queue as queue;
 
 /// What a program that uses Tramline usually names.
 pub mod prelude {

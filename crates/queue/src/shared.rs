@@ -1,0 +1,57 @@
+//! What a queue's handles share.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tramline_client::{Admin, ClientConfig, Consumer, Producer, StartOffset};
+use tramline_core::time::Timestamp;
+use tramline_wire::{Str, TopicPartition};
+
+use crate::error::ReadError;
+use crate::topics::Topics;
+
+/// How long a broker holds back an answer when there is nothing to read. New records end the wait at once; only a change
+/// of what is followed waits for it.
+const FETCH_WAIT: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub client: ClientConfig,
+    pub name: String,
+    pub topics: Topics,
+    pub shards: i32,
+    pub results: bool,
+    pub admin: Admin,
+    pub producer: Producer,
+}
+
+impl Shared {
+    pub fn all_shards(&self) -> impl Iterator<Item = i32> + use<> {
+        0..self.shards
+    }
+
+    /// A reader of these partitions from these offsets. It has read nothing yet.
+    pub async fn reader(
+        &self,
+        from: impl IntoIterator<Item = (TopicPartition, StartOffset)>,
+    ) -> Result<Consumer, ReadError> {
+        let builder = Consumer::builder(self.client.clone()).assign(from).fetch_max_wait(FETCH_WAIT);
+        Ok(builder.build().await?)
+    }
+
+    /// The end of each partition of a topic.
+    pub async fn ends(&self, topic: &Str) -> Result<BTreeMap<i32, i64>, ReadError> {
+        Ok(self.admin.list_offsets(topic.clone(), StartOffset::Latest).await?)
+    }
+
+    /// The first offset of each partition of a topic.
+    pub async fn starts(&self, topic: &Str) -> Result<BTreeMap<i32, i64>, ReadError> {
+        Ok(self.admin.list_offsets(topic.clone(), StartOffset::Earliest).await?)
+    }
+}
+
+/// Milliseconds since 1970 by the local clock.
+pub(crate) fn wall_clock() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
