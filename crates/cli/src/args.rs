@@ -102,6 +102,8 @@ pub enum Command {
     Consume(Consume),
     /// Run a command for each record, in ordered lanes
     Process(Process),
+    /// Add tasks to a queue, work on them, see how it stands
+    Task(crate::task::args::Task),
     /// One member of the demo's group; started by `demo`
     #[command(hide = true)]
     DemoMember(DemoMember),

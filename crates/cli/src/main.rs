@@ -15,6 +15,7 @@ mod process;
 mod produce;
 mod serve;
 mod stop;
+mod task;
 mod topic;
 
 use std::process::ExitCode;
@@ -68,6 +69,7 @@ async fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::DemoMember(args) => demo::member::run(args, &cli.global, stop).await,
         Command::Process(args) => process::run(args, &cli.global, stop).await,
         Command::Produce(args) => produce::run(args, &cli.global, stop).await,
+        Command::Task(args) => task::run(args, &cli.global, stop).await,
         Command::Topic(args) => stop.or(topic::run(args, &cli.global)).await,
         Command::Group(args) => stop.or(group::run(args, &cli.global)).await,
     }

@@ -22,7 +22,7 @@ use crate::{Outcome, cluster, output};
 /// Deliveries that may be open before the oldest is waited for. The producer bounds the memory; this bounds the list.
 const OPEN: usize = 100_000;
 /// The longest line that is held in memory, in bytes; far above what a broker takes as one record.
-const LONGEST: usize = 64 << 20;
+pub const LONGEST: usize = 64 << 20;
 /// Failures that are printed one by one.
 const SHOWN: u64 = 5;
 
@@ -132,7 +132,7 @@ async fn send_first(
 
 /// Reads up to and with the next line feed and answers how many bytes that took, 0 at the end. What goes over `LONGEST`
 /// is read and not kept, so that input without line feeds does not eat the memory.
-async fn read_line(from: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> io::Result<usize> {
+pub async fn read_line(from: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> io::Result<usize> {
     let mut read = 0;
     loop {
         let available = from.fill_buf().await?;
@@ -159,7 +159,7 @@ fn record(args: &Produce, line: &[u8]) -> ProducerRecord {
 }
 
 /// The text before the first separator and the text after it; no separator, no key.
-fn split<'a>(line: &'a [u8], separator: &[u8]) -> (Option<&'a [u8]>, &'a [u8]) {
+pub fn split<'a>(line: &'a [u8], separator: &[u8]) -> (Option<&'a [u8]>, &'a [u8]) {
     if separator.is_empty() {
         return (None, line);
     }

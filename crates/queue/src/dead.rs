@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tramline_client::{DeliveryError, ProducerRecord};
 use tramline_core::claims::worker::Held;
-use tramline_core::claims::{ClaimRecord, Kind};
+use tramline_core::claims::{ClaimRecord, Kind, TaskMeta};
 use tramline_wire::{Record, Str};
 
 use crate::error::{PublishError, ReadError};
@@ -46,6 +46,7 @@ pub struct DeadTask {
     /// When it was found dead, milliseconds since 1970; 0 when its letter is gone.
     pub since: i64,
     headers: Vec<(Str, Bytes)>,
+    meta: TaskMeta,
 }
 
 /// What became of one dead task that was to be published again.
@@ -132,6 +133,7 @@ fn gone(shard: i32, task: i64) -> DeadTask {
         earlier_causes: Vec::new(),
         since: 0,
         headers: Vec::new(),
+        meta: TaskMeta::plain(0),
     }
 }
 
@@ -155,6 +157,7 @@ fn letter(shard: i32, task: i64, record: &Record) -> DeadTask {
         headers: kept
             .filter_map(|(name, value)| Some((Str::from(name.to_string()), Bytes::copy_from_slice(value?))))
             .collect(),
+        meta: TaskMeta::of(record),
     }
 }
 
@@ -176,12 +179,9 @@ pub(crate) async fn retry(shared: &Shared) -> Result<Vec<Retried>, ReadError> {
 
 async fn publish_again(shared: &Shared, dead: DeadTask) -> Result<Receipt, PublishError> {
     let name = format!("retry of {}/{}", dead.shard, dead.task);
-    let mut again = NewTask::new(dead.payload).unique(name, RETRY_WINDOW);
+    let mut again = NewTask::like(dead.payload, dead.meta).unique(name, RETRY_WINDOW);
     for (name, value) in dead.headers {
         again = again.header(name, value);
-    }
-    if let Some(key) = dead.key {
-        again = again.key(key);
     }
     let written = shared.producer.send(again.into_record(&shared.topics.tasks)).await?.await?;
     let revived = ClaimRecord { task: dead.task, worker: "retry".into(), kind: Kind::Revived };

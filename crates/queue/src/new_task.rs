@@ -76,6 +76,12 @@ impl NewTask {
         self
     }
 
+    /// A task that wants the same as an earlier one, at once.
+    pub(crate) fn like(payload: Bytes, meta: TaskMeta) -> Self {
+        let meta = TaskMeta { not_before: 0, unique: None, ..meta };
+        Self { meta, ..Self::new(payload) }
+    }
+
     pub(crate) fn into_record(self, topic: &Str) -> ProducerRecord {
         let mut record = ProducerRecord::to(topic.clone()).value(self.payload);
         for (name, value) in self.meta.headers(millis(self.delay)) {

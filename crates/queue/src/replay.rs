@@ -43,6 +43,8 @@ pub struct ShardStatus {
     pub counts: Counts,
     /// Tasks passed over because of their unique name.
     pub duplicates: u64,
+    /// The oldest task that is neither done nor dead.
+    pub first_open: Option<i64>,
     /// Who holds what.
     pub claimed: Vec<ClaimedTask>,
     /// The dead.
@@ -253,6 +255,7 @@ fn shard_status(shard: i32, ledger: &Ledger, now: Timestamp) -> ShardStatus {
         state: ledger.state(now),
         counts: ledger.counts(),
         duplicates: ledger.duplicates(),
+        first_open: ledger.all_open().next().map(|(task, _)| task),
         claimed: claimed.collect(),
         dead: ledger.dead().collect(),
         tasks_end: ledger.tasks_end(),

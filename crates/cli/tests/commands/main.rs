@@ -12,6 +12,7 @@ mod process;
 mod produce;
 mod serve;
 mod shell;
+mod tasks;
 mod topics;
 
 use shell::{Shell, run};
@@ -44,7 +45,12 @@ fn wrong_usage_ends_with_2_and_says_how_to_go_on() {
 
 #[test]
 fn help_has_examples_and_ends_with_0() {
-    let commands: [&[&str]; 14] = [
+    let commands: [&[&str]; 19] = [
+        &["task", "add"],
+        &["task", "work"],
+        &["task", "status"],
+        &["task", "dead"],
+        &["task", "retry"],
         &["demo"],
         &["serve"],
         &["produce"],

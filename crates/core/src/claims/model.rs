@@ -50,7 +50,8 @@ impl Broker {
         let offset = self.claims.len() as i64;
         let record = ClaimRecord::decode(text.as_bytes());
         let before = record.as_ref().and_then(|record| self.judge.open(record.task)).cloned();
-        let verdict = self.judge.apply(offset, at, record.as_ref()).expect("workers name tasks they have read");
+        let verdict =
+            self.judge.apply(offset, at, record.as_ref()).expect("workers name tasks they have read");
         self.claims.push((at, text.to_string()));
         let log_time = self.judge.log_time();
         if let Some(record) = record {
@@ -169,7 +170,8 @@ impl World {
         }
         member.read(&self.broker, now);
         member.machine.handle_timeout(now);
-        let (ended, running) = core::mem::take(&mut member.running).into_iter().partition(|run| run.1 <= self.now);
+        let (ended, running) =
+            core::mem::take(&mut member.running).into_iter().partition(|run| run.1 <= self.now);
         member.running = running;
         let ended: Vec<(Held, u64, Outcome)> = ended;
         for (held, _, outcome) in ended {
@@ -184,7 +186,11 @@ impl World {
                 }
                 Action::Start(held) => {
                     let granted = self.broker.grants.get(&held.token);
-                    assert_eq!(granted, Some(&(held.task, member.name.clone())), "it works on what it was not given");
+                    assert_eq!(
+                        granted,
+                        Some(&(held.task, member.name.clone())),
+                        "it works on what it was not given"
+                    );
                     let (takes, outcome) = (self.script)(&held, self.now);
                     member.running.push((held, self.now + takes, outcome));
                 }

@@ -270,6 +270,8 @@ where
             Err(error) => return Err(ReadError::from(error).into()),
         };
         let now = self.now();
+        let bytes: usize = batch.records.iter().map(tramline_wire::Record::payload_len).sum();
+        self.progress.read(bytes as u64);
         let shard = batch.topic_partition.partition;
         if batch.topic_partition.topic == self.shared.topics.tasks {
             for record in &batch.records {

@@ -36,10 +36,18 @@ where
     F: Future<Output = Outcome> + Send + 'static,
 {
     let id = held.id;
-    let record = match payloads.get(held.shard, held.task).await {
-        Ok(Some(record)) => record,
-        Ok(None) => return Ended::Handler(id, Settle::Failed { cause: "the task's record is gone".into() }),
-        Err(error) => return Ended::Handler(id, retry(format!("the task's record cannot be read: {error}"))),
+    let record = loop {
+        match payloads.get(held.shard, held.task).await {
+            Ok(Some(record)) => break record,
+            Ok(None) => {
+                return Ended::Handler(id, Settle::Failed { cause: "the task's record is gone".into() });
+            }
+            // No handler has begun, so no attempt is spent on a broker that is away.
+            Err(error) if error.is_retriable() => tokio::time::sleep(AGAIN).await,
+            Err(error) => {
+                return Ended::Handler(id, retry(format!("the task's record cannot be read: {error}")));
+            }
+        }
     };
     let task = Task { held: held.clone(), record, lost };
     // A task of its own, so that a panic is an outcome. It ends with this future.

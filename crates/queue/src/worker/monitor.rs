@@ -20,6 +20,7 @@ struct State {
     stats: WorkerStats,
     /// The next claims offset to fold, by shard.
     positions: BTreeMap<i32, i64>,
+    bytes_read: u64,
 }
 
 pub(super) struct Progress {
@@ -47,6 +48,10 @@ impl Progress {
             state.positions.clear();
             state.positions.extend(positions);
         });
+    }
+
+    pub fn read(&self, bytes: u64) {
+        self.state.send_modify(|state| state.bytes_read += bytes);
     }
 
     pub fn ended(&self) {
@@ -82,6 +87,12 @@ impl Monitor {
     #[must_use]
     pub fn positions(&self) -> BTreeMap<i32, i64> {
         self.progress.state.borrow().positions.clone()
+    }
+
+    /// Bytes of the records of tasks and claims it has read: what following its shards costs, payloads included.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.progress.state.borrow().bytes_read
     }
 
     /// Asks the brokers where the claims end, and waits until the worker's replay has come that far: a worker whose replay

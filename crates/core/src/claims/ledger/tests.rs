@@ -163,7 +163,10 @@ fn b173_a_failure_after_the_lease_was_lost_does_not_count_twice() {
     let second = fold.claim(100, "b", 0).unwrap();
     assert_eq!(fold.fail(101, 0, first, 0), Verdict::Late);
     assert_eq!(fold.ledger.open(0).unwrap().attempts, 2);
-    assert_eq!(fold.apply(102, "b", 0, Kind::Buried { token: second, cause: String::new() }), Verdict::Buried);
+    assert_eq!(
+        fold.apply(102, "b", 0, Kind::Buried { token: second, cause: String::new() }),
+        Verdict::Buried
+    );
     assert_eq!(fold.apply(103, "a", 0, Kind::Buried { token: first, cause: String::new() }), Verdict::Late);
     assert_eq!((fold.ledger.counts().buried, fold.ledger.dead().count()), (1, 1));
 }
@@ -253,7 +256,11 @@ fn the_second_task_of_a_name_is_passed_over_within_the_window() {
     };
     let mut fold = Fold::new([named(1000), named(1099), named(1050), named(1100), named(1150)]);
     let open: Vec<i64> = fold.ledger.all_open().map(|(task, _)| task).collect();
-    assert_eq!(open, [0, 3], "a clock that steps back does not matter, and each window begins with a task that is there");
+    assert_eq!(
+        open,
+        [0, 3],
+        "a clock that steps back does not matter, and each window begins with a task that is there"
+    );
     assert_eq!(fold.ledger.duplicates(), 3);
     assert!(fold.ledger.is_settled(1));
     assert_eq!(fold.claim(2000, "a", 1), Err(Refusal::Settled));

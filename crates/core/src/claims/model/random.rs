@@ -38,7 +38,7 @@ fn random_task(random: &mut Seeded, published: Timestamp) -> TaskMeta {
 /// The name of a task and the time decide how its handler ends, so that a seed repeats a run.
 const SCRIPT: Script = |held, now| {
     let dice = (held.task as u64 * 31 + held.token as u64 * 17 + now) % 100;
-    let takes = if dice % 9 == 0 { 2 * LEASE + 500 } else { dice * 3 };
+    let takes = if dice.is_multiple_of(9) { 2 * LEASE + 500 } else { dice * 3 };
     match dice {
         0..=69 => (takes, Outcome::Done),
         70..=94 => (takes, Outcome::Retry { after: Some(ms(dice * 5)), cause: "not now".into() }),
@@ -218,5 +218,8 @@ fn n17_random_histories_keep_every_invariant_whatever_clocks_and_networks_do() {
         late += lates;
     }
     println!("histories={count} first_seed={first} lapsed={lapsed} late={late}");
-    assert!(count == 1 || (lapsed > 0 && late > 0), "the histories were too tame: {lapsed} lapsed, {late} late");
+    assert!(
+        count == 1 || (lapsed > 0 && late > 0),
+        "the histories were too tame: {lapsed} lapsed, {late} late"
+    );
 }
