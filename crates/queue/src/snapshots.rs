@@ -29,7 +29,7 @@ pub(crate) struct Stored {
     pub first_needed: i64,
 }
 
-/// Writes a snapshot, and deletes what only the one before the previous needed.
+/// Writes a snapshot.
 pub(crate) async fn write(shared: &Shared, shard: i32, snapshot: &Snapshot) -> Result<Stored, DeliveryError> {
     let parts: Vec<Bytes> = (0..snapshot.bytes.len())
         .step_by(PART_BYTES)
@@ -48,15 +48,14 @@ pub(crate) async fn write(shared: &Shared, shard: i32, snapshot: &Snapshot) -> R
     Ok(Stored { first: first.unwrap_or(0), claims: snapshot.claims, first_needed: snapshot.first_needed })
 }
 
-/// Deletes what is not needed by `previous` or anything newer. Failing is harmless: the next snapshot does it.
-pub(crate) async fn trim(shared: &Shared, shard: i32, previous: Stored) {
+/// Deletes snapshots older than `previous`, and, unless the history is to be kept, claims and tasks that nothing from it on
+/// needs. Failing is harmless: the next snapshot does it.
+pub(crate) async fn trim(shared: &Shared, shard: i32, previous: Stored, keep_history: bool) {
     let topics = &shared.topics;
-    let cuts = [
-        (&topics.snapshots, previous.first),
-        (&topics.claims, previous.claims),
-        (&topics.tasks, previous.first_needed),
-    ];
-    for (topic, before) in cuts {
+    let snapshots = [(&topics.snapshots, previous.first)];
+    let history = [(&topics.claims, previous.claims), (&topics.tasks, previous.first_needed)];
+    let history = history.into_iter().filter(|_| !keep_history);
+    for (topic, before) in snapshots.into_iter().chain(history) {
         match shared.admin.delete_records(topic.clone(), BTreeMap::from([(shard, before)])).await {
             Ok(answer) => {
                 if let Some(Err(refusal)) = answer.get(&shard) {

@@ -116,8 +116,9 @@ impl WorkerBuilder {
         self
     }
 
-    /// Claims records between two snapshots of a shard; 0 for none. Default 10,000. Fewer make starts quicker and cost a
-    /// copy of the open tasks each time.
+    /// Claims records between two snapshots of a shard; 0 for none. Default 10,000. Where more tasks than that are open
+    /// they are rarer, so that they never outweigh the claims. Fewer make starts quicker and cost a copy of the open
+    /// tasks each time.
     #[must_use]
     pub const fn snapshot_every(mut self, records: u32) -> Self {
         self.settings.snapshot_every = records;

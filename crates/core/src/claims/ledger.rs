@@ -262,7 +262,7 @@ impl Ledger {
     }
 
     /// All tasks that are neither done nor dead, oldest first.
-    pub fn all_open(&self) -> impl Iterator<Item = (i64, &Open)> {
+    pub fn all_open(&self) -> impl ExactSizeIterator<Item = (i64, &Open)> {
         self.open.iter().map(|(&task, open)| (task, open))
     }
 

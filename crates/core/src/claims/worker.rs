@@ -55,7 +55,8 @@ pub struct WorkerConfig {
     pub backoff: Backoff,
     /// Which task is tried.
     pub pick: Pick,
-    /// A snapshot is due at each multiple of this many claims records; 0 for never.
+    /// A snapshot is due at each multiple of this many claims records, or of as many times more as there are open tasks
+    /// for each of them; 0 for never.
     pub snapshot_every: u32,
 }
 

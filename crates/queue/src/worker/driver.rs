@@ -370,10 +370,11 @@ where
                 return;
             }
         };
-        let previous = self.snapshots.insert(shard, stored);
-        if let Some(previous) = previous.filter(|_| self.settings.trim) {
-            let shared = Arc::clone(&self.shared);
-            self.trimming.spawn(async move { snapshots::trim(&shared, shard, previous).await });
+        if let Some(previous) = self.snapshots.insert(shard, stored) {
+            let (shared, keep_history) = (Arc::clone(&self.shared), !self.settings.trim);
+            self.trimming.spawn(async move {
+                snapshots::trim(&shared, shard, previous, keep_history).await;
+            });
         }
     }
 }

@@ -166,8 +166,9 @@ fn n16_done_tasks_stay_done_when_their_claims_are_gone() {
     let a = world.join(0, |config| config.concurrency = 4);
     world.run(500);
     assert_eq!(world.broker.done.len(), 30);
-    let (&covered, bytes) = world.broker.snapshots.last_key_value().unwrap();
-    let restored = Ledger::restore(bytes).unwrap();
+    let (&covered, bytes) =
+        world.broker.snapshots.last_key_value().expect("thirty tasks leave snapshots behind");
+    let restored = Ledger::restore(bytes).expect("a snapshot that was just written");
     assert_eq!(restored.claims_end(), covered);
     let open = restored.all_open().count();
     world.members.remove(a);
