@@ -1,11 +1,17 @@
 //! The topics of a queue: their names, their settings, and the check that they are what a queue needs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tramline_client::{Admin, AdminError, ErrorCode, NewTopic};
 use tramline_wire::{Str, TopicPartition};
 
 use crate::error::OpenError;
+
+/// How long a topic that was made may take to be known everywhere.
+const APPEARS: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The names.
 #[derive(Clone, Debug)]
@@ -74,7 +80,7 @@ pub(crate) async fn prepare(admin: &Admin, topics: &Topics, plan: &Plan) -> Resu
         topics.needed(plan.results).into_iter().filter(|topic| !there.contains_key(*topic)).collect();
     if !missing.is_empty() {
         create(admin, topics, &missing, shards, plan).await?;
-        there = partitions(admin, topics, plan.results).await?;
+        there = appeared(admin, topics, plan.results).await?;
     }
     let shards = there.get(&topics.tasks).copied().unwrap_or(shards);
     for topic in topics.needed(plan.results) {
@@ -88,6 +94,19 @@ pub(crate) async fn prepare(admin: &Admin, topics: &Topics, plan: &Plan) -> Resu
     }
     // Partition numbers are 32 bits wide.
     Ok(i32::try_from(shards).unwrap_or(i32::MAX))
+}
+
+/// The same once what was made is known to whoever answers: a cluster spreads that word after it has acknowledged the making.
+async fn appeared(admin: &Admin, topics: &Topics, results: bool) -> Result<BTreeMap<Str, usize>, OpenError> {
+    let begun = Instant::now();
+    loop {
+        let there = partitions(admin, topics, results).await?;
+        let complete = topics.needed(results).iter().all(|topic| there.contains_key(*topic));
+        if complete || begun.elapsed() > APPEARS {
+            return Ok(there);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
 }
 
 /// How many partitions each topic of the queue has that exists.

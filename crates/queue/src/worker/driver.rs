@@ -123,8 +123,9 @@ where
         let mut shutdown = pin!(shutdown);
         let mut give_up_at = None;
         loop {
-            self.follow_wanted();
             self.carry_out().await?;
+            self.note_dry();
+            self.follow_wanted();
             self.tell();
             if give_up_at.is_some() && self.machine.in_hand() == 0 {
                 break;
@@ -180,10 +181,14 @@ where
         Ok(stats)
     }
 
-    fn next_timeout(&mut self) -> TokioInstant {
+    /// May choose another shard to look into, which is to be followed before anything is waited for.
+    fn note_dry(&mut self) {
         let now = self.now();
         let dry = self.machine.is_dry(now) && self.preparing.is_empty();
         self.wanted.note(dry, getrandom::u64().unwrap_or(0));
+    }
+
+    fn next_timeout(&self) -> TokioInstant {
         let machine = self.machine.next_timeout().map(|at| self.begun + at.since_start());
         let visit = self.wanted.next_visit();
         machine.into_iter().chain(visit).min().unwrap_or_else(|| TokioInstant::now() + FAR)
