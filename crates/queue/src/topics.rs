@@ -8,10 +8,10 @@ use tramline_client::{Admin, AdminError, ErrorCode, NewTopic};
 use tramline_wire::{Str, TopicPartition};
 
 use crate::error::OpenError;
+use crate::shared::LOOK_AGAIN;
 
 /// How long a topic that was made may take to be known everywhere.
 const APPEARS: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The names.
 #[derive(Clone, Debug)]

@@ -1,5 +1,7 @@
 //! The task queue on a real broker: published, claimed, read back, worked on, done.
 
+#![allow(clippy::unwrap_used, reason = "a failed step of a test ends the test")]
+
 mod common;
 
 use std::collections::BTreeMap;
