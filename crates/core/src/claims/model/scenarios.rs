@@ -177,3 +177,37 @@ fn n16_done_tasks_stay_done_when_their_claims_are_gone() {
     assert!(world.members[b].machine.stats().started as usize <= open);
     assert_eq!(world.broker.done.len(), 30);
 }
+
+#[test]
+fn a_second_visit_to_a_shard_writes_nothing_about_what_the_first_one_settled() {
+    let mut world = World::new(DONE);
+    world.tasks(5);
+    let a = world.join(0, |config| config.settle_timeout = ms(200));
+    world.run(200);
+    assert_eq!(world.broker.done.len(), 5);
+    // A claim of the first visit that arrives when the worker has left.
+    world.tasks(1);
+    world.now += 10;
+    world.step(a, 0);
+    world.run(0);
+    world.members[a].machine.set_taking(0, false);
+    world.now += 300;
+    let late = core::mem::take(&mut world.members[a].on_their_way);
+    assert_eq!(late.len(), 1);
+    world.step(a, 0);
+    assert!(world.members[a].machine.remove_shard(0));
+    world.broker.append(world.now, &late[0].1.encode());
+
+    let (records, done) = (world.broker.claims.len(), world.members[a].machine.stats().done);
+    let ends = Ends { tasks: 6, claims: records as i64 };
+    let (wall, now) = (world.now as i64 + world.broker.skew, world.at());
+    world.members[a].machine.add_shard(0, Ledger::new(0, 0), ends, wall, now);
+    (world.members[a].tasks, world.members[a].claims) = (0, 0);
+    world.run(20);
+    let said: Vec<&str> = world.broker.claims[records..].iter().map(|(_, text)| &text[..11]).collect();
+    assert_eq!(said[0], "release tas", "what is left of the first visit is given back: {said:?}");
+    assert_eq!(world.broker.judge.counts().late, 0, "{said:?}");
+    assert_eq!(world.members[a].machine.stats().done, done, "what was done then is not counted again");
+    world.run(200);
+    assert_eq!(world.broker.done.len(), 6);
+}

@@ -19,6 +19,8 @@ pub(super) struct Shard {
     pub taking: bool,
     /// Tasks that this worker tries, holds or settles.
     pub in_hand: BTreeSet<i64>,
+    /// Whether it was looked for what is ours and not in hand.
+    pub swept: bool,
     ends: Ends,
     /// A log time and when it was.
     clock: (Timestamp, Instant),
@@ -32,6 +34,7 @@ impl Shard {
             waiting: VecDeque::new(),
             taking: true,
             in_hand: BTreeSet::new(),
+            swept: false,
             ends,
         }
     }

@@ -2,6 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use super::{Action, Held, Lost, Worker, WorkerConfig, millis};
 use crate::claims::ledger::Verdict;
@@ -89,20 +90,26 @@ impl Worker {
         while let Some(shard) = self.shards.get_mut(&number) {
             let Some((offset, appended, record)) = shard.waiting.front() else { break };
             let (offset, appended) = (*offset, *appended);
+            // What lies before the end that was seen at the beginning may be our own, of an earlier visit.
+            let live = shard.is_caught_up();
             let Ok(verdict) = shard.ledger.apply(offset, appended, record.as_ref()) else { break };
             let record = shard.waiting.pop_front().and_then(|(_, _, record)| record);
             if shard.is_caught_up() && verdict != Verdict::Replayed {
                 shard.set_clock(now);
             }
             if let Some(record) = record {
-                self.judge(number, offset, &record, &verdict);
+                self.judge(number, offset, &record, &verdict, live);
                 self.maybe_snapshot(number, &record, &verdict);
             }
         }
+        self.sweep(number);
     }
 
-    fn judge(&mut self, shard: i32, offset: i64, record: &ClaimRecord, verdict: &Verdict) {
+    fn judge(&mut self, shard: i32, offset: i64, record: &ClaimRecord, verdict: &Verdict, live: bool) {
         if record.worker == self.config.name {
+            if !live && !self.is_of_work(shard, record) {
+                return;
+            }
             match record.kind {
                 Kind::Claim { nonce, .. } => self.own_claim(shard, offset, nonce, record.task, verdict),
                 Kind::Renew { token, .. } => self.own_renewal(shard, record.task, token, verdict),
@@ -113,6 +120,39 @@ impl Worker {
             }
         } else if matches!(verdict, Verdict::Granted { .. }) {
             self.taken_by_others(shard, record.task);
+        }
+    }
+
+    /// Whether an own record is about something that is in hand.
+    fn is_of_work(&self, shard: i32, record: &ClaimRecord) -> bool {
+        match record.kind {
+            Kind::Claim { nonce, .. } => self.work.contains_key(&nonce),
+            Kind::Renew { token, .. }
+            | Kind::Done { token }
+            | Kind::Failed { token, .. }
+            | Kind::Buried { token, .. } => self.work.values().any(|work| work.is(shard, record.task, token)),
+            Kind::Release { .. } | Kind::Revived => false,
+        }
+    }
+
+    /// Gives back what the log says is ours and is not in hand, once the replay has come to its end: what was claimed in an
+    /// earlier visit and not settled then.
+    fn sweep(&mut self, number: i32) {
+        let Some(shard) = self.shards.get_mut(&number).filter(|shard| shard.is_caught_up() && !shard.swept)
+        else {
+            return;
+        };
+        shard.swept = true;
+        let name = &self.config.name;
+        let own = shard.ledger.all_open().filter_map(|(task, open)| {
+            let lease = open.lease.as_ref().filter(|lease| lease.worker == *name)?;
+            Some((task, lease.token))
+        });
+        let in_hand = |task, token| self.work.values().any(|work| work.is(number, task, token));
+        let lost: Vec<(i64, i64)> = own.filter(|&(task, token)| !in_hand(task, token)).collect();
+        for (task, token) in lost {
+            self.stats.released += 1;
+            self.append(number, task, Kind::Release { token, started: true });
         }
     }
 
@@ -289,7 +329,7 @@ impl Worker {
             return;
         }
         let mut free = self.free();
-        let numbers: alloc::vec::Vec<i32> = self.shards.keys().copied().collect();
+        let numbers: Vec<i32> = self.shards.keys().copied().collect();
         let from = self.random.below(numbers.len() as u64) as usize;
         let mut dry = 0;
         for &number in numbers.iter().cycle().skip(from) {
