@@ -6,6 +6,7 @@ use std::time::Duration;
 use rdkafka::consumer::Consumer;
 use tokio::sync::oneshot;
 
+use crate::context::decline;
 use crate::error::CloseError;
 use crate::shared::Shared;
 
@@ -22,8 +23,12 @@ impl Shared {
             state.release(id);
         }
         state.events.clear();
+        let starting = state.starting.take();
         if let Some(consumer) = state.consumer.take() {
             consumer.context().close();
+            if let Some(starting) = starting {
+                decline(&consumer, starting.incremental);
+            }
             while let Some(recorded) = consumer.context().take() {
                 recorded.give_back(&consumer);
             }

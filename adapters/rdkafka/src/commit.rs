@@ -34,9 +34,9 @@ pub(crate) struct InFlight {
 
 impl State {
     fn owns(&self, offset: &CommitOffset) -> bool {
-        self.partitions
-            .get(&offset.topic_partition)
-            .is_some_and(|partition| partition.generation == offset.generation)
+        self.partitions.get(&offset.topic_partition).is_some_and(|partition| {
+            partition.generation == offset.generation && partition.least <= offset.offset
+        })
     }
 
     /// Whether no commit is under way.
@@ -78,7 +78,13 @@ impl Shared {
             self.send(&owned)?;
             failed = self.wait(State::take_answer).await?;
         }
-        let state = self.lock();
+        let mut state = self.lock();
+        for offset in owned.iter().filter(|offset| !failed.contains_key(&offset.topic_partition)) {
+            let partition = state.partitions.get_mut(&offset.topic_partition);
+            if let Some(partition) = partition.filter(|found| found.generation == offset.generation) {
+                partition.least = partition.least.max(offset.offset);
+            }
+        }
         let lost = (CommitErrorKind::Fenced, RDKafkaErrorCode::AssignmentLost);
         let mut worst = (!foreign.is_empty()).then_some(lost);
         for (topic_partition, code) in &failed {

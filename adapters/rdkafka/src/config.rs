@@ -11,6 +11,14 @@ use tramline_wire::Str;
 use crate::error::BuildError;
 use crate::shared::Shared;
 
+/// Where to begin when there is no commit, or when it is not in the log any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reset {
+    Earliest,
+    Latest,
+    Refuse,
+}
+
 /// The settings as librdkafka understands them, its defaults included.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -20,6 +28,7 @@ pub(crate) struct Settings {
     pub auto_commit: bool,
     /// Offsets of what was handed out are stored by this source: librdkafka would store what was only read ahead.
     pub auto_store: bool,
+    pub reset: Reset,
 }
 
 impl Settings {
@@ -33,7 +42,13 @@ impl Settings {
         }
         let instance_id = get("group.instance.id").unwrap_or_default();
         let millis = get("max.poll.interval.ms")?.parse().unwrap_or(300_000);
+        let reset = match &*get("auto.offset.reset").unwrap_or_default() {
+            "earliest" | "smallest" | "beginning" => Reset::Earliest,
+            "error" => Reset::Refuse,
+            _ => Reset::Latest,
+        };
         let settings = Self {
+            reset,
             group: group.into(),
             instance_id: (!instance_id.is_empty()).then(|| instance_id.into()),
             max_poll_interval: Duration::from_millis(millis),
@@ -41,6 +56,8 @@ impl Settings {
             auto_store: get("enable.auto.offset.store")? == "true",
         };
         config.set("enable.auto.offset.store", "false");
+        // See the module `start`.
+        config.set("auto.offset.reset", "error");
         Ok(settings)
     }
 

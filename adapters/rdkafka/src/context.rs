@@ -46,6 +46,16 @@ impl Context {
         self.served.load(Ordering::Relaxed)
     }
 
+    /// Whether a revocation was written down that nobody has seen.
+    pub(crate) fn revokes(&self) -> bool {
+        let recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        recorded.iter().any(|what| matches!(what, Recorded::Revoked { .. }))
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
     /// From here on nobody looks at what is written down: partitions are given back at once.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
@@ -83,7 +93,7 @@ impl ConsumerContext for Context {
         let incremental = matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative);
         let assigned = event == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
         let partitions = partitions(list);
-        if self.closing.load(Ordering::Relaxed) {
+        if self.is_closing() {
             // librdkafka takes any assignment for none while it closes.
             give_back(consumer, &partitions, incremental);
         } else if assigned {
@@ -112,8 +122,24 @@ pub(crate) fn give_back(consumer: &BaseConsumer<Context>, partitions: &[TopicPar
     }
 }
 
+/// Takes partitions over from where the list says, as the answer to librdkafka's assignment.
+pub(crate) fn assign(
+    consumer: &BaseConsumer<Context>,
+    list: &TopicPartitionList,
+    incremental: bool,
+) -> KafkaResult<()> {
+    if incremental { consumer.incremental_assign(list) } else { consumer.assign(list) }
+}
+
+/// Takes nothing of an assignment: librdkafka may go on.
+pub(crate) fn decline(consumer: &BaseConsumer<Context>, incremental: bool) {
+    if let Err(error) = assign(consumer, &TopicPartitionList::new(), incremental) {
+        tracing::warn!(%error, "an assignment was not declined");
+    }
+}
+
 /// rdkafka's list of these partitions, without offsets.
-pub(crate) fn list(partitions: &[TopicPartition]) -> TopicPartitionList {
+fn list(partitions: &[TopicPartition]) -> TopicPartitionList {
     let mut list = TopicPartitionList::with_capacity(partitions.len());
     for topic_partition in partitions {
         list.add_partition(&topic_partition.topic, topic_partition.partition);
@@ -129,9 +155,8 @@ impl Recorded {
     /// For what was written down when nobody carries it out any more.
     pub(crate) fn give_back(self, consumer: &BaseConsumer<Context>) {
         match self {
-            Self::Assigned { partitions, incremental } | Self::Revoked { partitions, incremental, .. } => {
-                give_back(consumer, &partitions, incremental);
-            }
+            Self::Assigned { incremental, .. } => decline(consumer, incremental),
+            Self::Revoked { partitions, incremental, .. } => give_back(consumer, &partitions, incremental),
         }
     }
 }

@@ -61,6 +61,7 @@ mod pump;
 mod record;
 mod shared;
 mod source;
+mod start;
 
 pub use config::GroupHandle;
 pub use error::{BuildError, CloseError, SourceError};

@@ -1,6 +1,6 @@
 //! Polling librdkafka: what happened is carried out, what was fetched is read ahead, what is overdue is given back.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +8,12 @@ use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::BorrowedMessage;
+use rdkafka::topic_partition_list::Offset;
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::time::Instant;
 use tramline_wire::TopicPartition;
 
-use crate::context::{Context, Recorded, give_back, list};
+use crate::context::{Context, Recorded, give_back};
 use crate::error::SourceError;
 use crate::record::record;
 use crate::shared::{Hold, Partition, Pending, Shared, State};
@@ -46,10 +47,12 @@ impl Shared {
 
     /// Carries out what the callbacks wrote down.
     fn carry_out(&self, state: &mut State, consumer: &Arc<BaseConsumer<Context>>) {
-        while let Some(what) = consumer.context().take() {
+        while self.begin(state, consumer) {
+            let Some(what) = consumer.context().take() else { break };
             match what {
                 Recorded::Assigned { partitions, incremental } => {
-                    self.assigned(state, consumer, partitions, incremental);
+                    let stored = partitions.into_iter().map(|tp| (tp, Offset::Stored)).collect();
+                    self.start(state, consumer, stored, incremental);
                 }
                 Recorded::Revoked { partitions, incremental, lost } => {
                     self.revoked(state, consumer, partitions, incremental, lost);
@@ -58,34 +61,19 @@ impl Shared {
         }
     }
 
-    fn assigned(
-        &self,
-        state: &mut State,
-        consumer: &Arc<BaseConsumer<Context>>,
-        partitions: Vec<TopicPartition>,
-        incremental: bool,
-    ) {
-        self.adopt(state, consumer, &partitions);
-        let list = list(&partitions);
-        let taken = if incremental { consumer.incremental_assign(&list) } else { consumer.assign(&list) };
-        if let Err(error) = taken {
-            state.error = Some(SourceError::Assign(error));
-        }
-    }
-
     /// Makes the partitions known, each with a queue of its own, before librdkafka begins to fetch them.
     pub(crate) fn adopt(
         &self,
         state: &mut State,
         consumer: &Arc<BaseConsumer<Context>>,
-        partitions: &[TopicPartition],
+        partitions: &BTreeMap<TopicPartition, i64>,
     ) {
         if partitions.is_empty() {
             return;
         }
         state.generation += 1;
         let generation = state.generation;
-        for topic_partition in partitions {
+        for (topic_partition, &start) in partitions {
             let queue = consumer.split_partition_queue(&topic_partition.topic, topic_partition.partition);
             let queue = queue.map(|mut queue| {
                 let changed = Arc::clone(&self.changed);
@@ -93,10 +81,18 @@ impl Shared {
                 queue
             });
             let read = VecDeque::new();
-            let partition = Partition { generation, queue, read, paused: false, withheld: false };
+            let partition = Partition {
+                generation,
+                queue,
+                read,
+                next: start,
+                least: start,
+                paused: false,
+                withheld: false,
+            };
             state.partitions.insert(topic_partition.clone(), partition);
         }
-        state.publish(Pending::Assigned { generation, partitions: partitions.to_vec() });
+        state.publish(Pending::Assigned { generation, partitions: partitions.keys().cloned().collect() });
     }
 
     fn revoked(
@@ -107,6 +103,9 @@ impl Shared {
         incremental: bool,
         lost: bool,
     ) {
+        // What was given back before it began, nobody knows of.
+        let known: Vec<_> =
+            partitions.iter().filter(|tp| state.partitions.contains_key(*tp)).cloned().collect();
         for topic_partition in &partitions {
             if let Some(partition) = state.partitions.get_mut(topic_partition) {
                 partition.withheld = true;
@@ -114,9 +113,9 @@ impl Shared {
                 partition.queue = None;
             }
         }
-        if lost || state.handles == 0 || partitions.is_empty() {
-            if lost && !partitions.is_empty() {
-                state.publish(Pending::Lost { partitions: partitions.clone() });
+        if lost || state.handles == 0 || known.is_empty() {
+            if lost && !known.is_empty() {
+                state.publish(Pending::Lost { partitions: known });
             }
             for topic_partition in &partitions {
                 state.forget(topic_partition);
@@ -127,8 +126,8 @@ impl Shared {
         state.next_hold += 1;
         let id = state.next_hold;
         let deadline = Instant::now() + self.settings.revocation_window();
-        state.holds.insert(id, Hold { partitions: partitions.clone(), incremental, deadline });
-        state.publish(Pending::Revoked { id, partitions, deadline });
+        state.holds.insert(id, Hold { partitions, incremental, deadline });
+        state.publish(Pending::Revoked { id, partitions: known, deadline });
     }
 }
 
@@ -148,22 +147,25 @@ impl State {
 
     /// Takes records from the partitions' queues, as far as they are read ahead.
     fn read_on(&mut self) {
+        if self.error.is_some() {
+            return;
+        }
         let mut errors = Vec::new();
         for (topic_partition, partition) in &mut self.partitions {
-            let Some(queue) = &partition.queue else { continue };
+            let Some(queue) = partition.queue.take() else { continue };
             while partition.read.len() < self.read_ahead {
                 match queue.poll(Duration::ZERO) {
-                    Some(Ok(message)) => match record(topic_partition, &message) {
-                        Ok(record) => partition.read.push_back(record),
-                        Err(error) => {
+                    Some(Ok(message)) => {
+                        if let Err(error) = partition.take(topic_partition, &message) {
                             self.error = Some(error);
                             break;
                         }
-                    },
+                    }
                     Some(Err(error)) => errors.push((topic_partition.clone(), error)),
                     None => break,
                 }
             }
+            partition.queue = Some(queue);
         }
         for (topic_partition, error) in errors {
             self.take_error(Some(topic_partition), error);
@@ -178,9 +180,8 @@ impl State {
         else {
             return;
         };
-        match record(&topic_partition, message) {
-            Ok(record) => partition.read.push_back(record),
-            Err(error) => self.error = Some(error),
+        if let Err(error) = partition.take(&topic_partition, message) {
+            self.error = Some(error);
         }
     }
 
@@ -201,8 +202,23 @@ impl State {
     }
 }
 
+impl Partition {
+    fn take(
+        &mut self,
+        topic_partition: &TopicPartition,
+        message: &BorrowedMessage<'_>,
+    ) -> Result<(), SourceError> {
+        if message.offset() < self.next {
+            return Ok(());
+        }
+        self.read.push_back(record(topic_partition, message)?);
+        self.next = message.offset() + 1;
+        Ok(())
+    }
+}
+
 /// Whether librdkafka would only meet the same error again.
-const fn is_final(code: RDKafkaErrorCode) -> bool {
+pub(crate) const fn is_final(code: RDKafkaErrorCode) -> bool {
     matches!(
         code,
         RDKafkaErrorCode::TopicAuthorizationFailed

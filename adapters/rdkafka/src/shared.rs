@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rdkafka::consumer::BaseConsumer;
@@ -20,6 +20,7 @@ use crate::commit::InFlight;
 use crate::config::Settings;
 use crate::context::{Context, give_back};
 use crate::error::SourceError;
+use crate::start::Starting;
 
 /// librdkafka is polled at least this often while anybody waits: its own wake-ups are edges, and an edge can be missed.
 const BACKSTOP: Duration = Duration::from_millis(500);
@@ -27,6 +28,7 @@ const BACKSTOP: Duration = Duration::from_millis(500);
 const MAX_BATCH: usize = 500;
 
 pub(crate) struct Shared {
+    pub me: Weak<Shared>,
     state: Mutex<State>,
     pub settings: Settings,
     /// librdkafka has something, or something else changed.
@@ -43,6 +45,8 @@ pub(crate) struct State {
     pub read_ahead: usize,
     /// Who had its turn last.
     pub turn: Option<TopicPartition>,
+    /// The assignment that librdkafka waits for.
+    pub starting: Option<Starting>,
     pub events: VecDeque<Pending>,
     pub handles: usize,
     pub generation: i32,
@@ -51,7 +55,7 @@ pub(crate) struct State {
     pub commit: Option<InFlight>,
     /// How many commits were sent.
     pub commits: u64,
-    /// Told once, at the next poll.
+    /// Why it does not go on. For good: the record after a gap must not follow in a next run.
     pub error: Option<SourceError>,
     /// Handed out since the last poll, with the offset after it.
     pub open: BTreeMap<TopicPartition, i64>,
@@ -63,6 +67,10 @@ pub(crate) struct Partition {
     /// Where librdkafka puts its records: not taking them holds the partition back without throwing anything away.
     pub queue: Option<PartitionQueue<Context>>,
     pub read: VecDeque<Record>,
+    /// The least offset that may come next. What is below came already.
+    pub next: i64,
+    /// The least offset that may be committed: where the assignment began, then what was committed. Commits never move back.
+    pub least: i64,
     pub paused: bool,
     /// Its revocation was announced: ours still, but nothing is handed out.
     pub withheld: bool,
@@ -95,12 +103,14 @@ impl Shared {
         changed: Arc<Notify>,
         read_ahead: usize,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
             state: Mutex::new(State {
                 consumer: Some(consumer),
                 partitions: BTreeMap::new(),
                 read_ahead,
                 turn: None,
+                starting: None,
                 events: VecDeque::new(),
                 handles: 0,
                 generation: 0,

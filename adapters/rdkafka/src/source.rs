@@ -66,17 +66,12 @@ impl RdkafkaSource {
         config: &ClientConfig,
         partitions: impl IntoIterator<Item = (TopicPartition, Offset)>,
     ) -> Result<Self, BuildError> {
-        let (mut list, mut named) = (TopicPartitionList::new(), Vec::new());
-        for (topic_partition, offset) in partitions {
-            list.add_partition_offset(&topic_partition.topic, topic_partition.partition, offset)?;
-            named.push(topic_partition);
-        }
-        if named.is_empty() {
+        let wanted: Vec<_> = partitions.into_iter().collect();
+        if wanted.is_empty() {
             return Err(BuildError::NothingToRead);
         }
         let (source, consumer) = Self::new(config.clone())?;
-        source.shared.adopt(&mut source.shared.lock(), &consumer, &named);
-        consumer.assign(&list)?;
+        source.shared.start(&mut source.shared.lock(), &consumer, wanted, false);
         Ok(source)
     }
 
@@ -150,7 +145,7 @@ impl Source for RdkafkaSource {
                 return Some(Ok(None));
             }
             // What came before an error is handed out first.
-            state.take_batch().map(|batch| Ok(Some(batch))).or_else(|| state.error.take().map(Err))
+            state.take_batch().map(|batch| Ok(Some(batch))).or_else(|| state.error.clone().map(Err))
         });
         next.await
     }
@@ -175,6 +170,7 @@ impl Source for RdkafkaSource {
             return;
         };
         partition.read.clear();
+        (partition.next, partition.least) = (offset, partition.least.min(offset));
         state.open.remove(topic_partition);
         let Some(consumer) = &state.consumer else { return };
         let TopicPartition { topic, partition } = topic_partition;

@@ -162,7 +162,7 @@ async fn every_record_is_done_over_twenty_rebalances<C: Client>() {
     let (report, source) = stays.stop().await;
     C::leave(source).await;
     let done: usize = (0..4).map(|partition| probe.done(partition).len()).sum();
-    println!("{} records done, {} of them again, {report:?}", done, done - 4 * all.len());
+    println!("{done} records done, {} of them again, {} commits", done - 4 * all.len(), report.commits);
     assert_eq!(done, 4 * all.len(), "every member drained and committed before it gave a partition up");
     for partition in 0..4 {
         assert!(probe.done(partition).is_sorted());
@@ -172,7 +172,7 @@ async fn every_record_is_done_over_twenty_rebalances<C: Client>() {
 }
 
 macro_rules! scenarios {
-    ($($client:ident: $over:ty $(, $ignored:meta)?;)*) => {$(
+    ($($client:ident: $over:ty;)*) => {$(
         mod $client {
             use super::*;
 
@@ -191,7 +191,6 @@ macro_rules! scenarios {
                 super::keys_keep_their_order::<$over>().await;
             }
 
-            $(#[$ignored])?
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn every_record_is_done_over_twenty_rebalances() {
                 super::every_record_is_done_over_twenty_rebalances::<$over>().await;
@@ -204,5 +203,5 @@ scenarios! {
     ours_cooperative: Ours<true>;
     ours_eager: Ours<false>;
     rdkafka_cooperative: Rdkafka<true>;
-    rdkafka_eager: Rdkafka<false>, ignore = "open fault: about every second run, a partition is read twice and the run stops";
+    rdkafka_eager: Rdkafka<false>;
 }

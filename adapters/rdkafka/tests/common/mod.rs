@@ -262,7 +262,7 @@ impl Probe {
 
     pub fn handler(&self) -> impl Handler + use<> {
         let probe = self.clone();
-        move |record: Record, _: Lane| {
+        move |record: Record, lane: Lane| {
             let probe = probe.clone();
             async move {
                 let (partition, offset) = (record.partition(), record.offset());
@@ -273,7 +273,10 @@ impl Probe {
                 };
                 let mut unfinished = Unfinished(probe.clone(), Some((partition, offset)));
                 if let Some(gate) = gate {
-                    gate.cancelled().await;
+                    tokio::select! {
+                        () = gate.cancelled() => {}
+                        () = lane.stopping() => return Ok(()),
+                    }
                 }
                 unfinished.1 = None;
                 let mut seen = probe.seen();
