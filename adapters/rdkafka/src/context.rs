@@ -72,7 +72,7 @@ impl ClientContext for Context {
             | RDKafkaLogLevel::Error => tracing::error!(facility, "librdkafka: {message}"),
             RDKafkaLogLevel::Warning => tracing::warn!(facility, "librdkafka: {message}"),
             RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => {
-                tracing::info!(facility, "librdkafka: {message}")
+                tracing::info!(facility, "librdkafka: {message}");
             }
             RDKafkaLogLevel::Debug => tracing::debug!(facility, "librdkafka: {message}"),
         }

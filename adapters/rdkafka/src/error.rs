@@ -20,7 +20,8 @@ pub enum BuildError {
     NothingToRead,
 }
 
-/// Why the source cannot go on. Nothing is lost: what was not processed is not committed.
+/// Why the source cannot go on. Nothing is lost: what was not processed is not committed. It will not go on with another
+/// run either: close it and make a new one.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
@@ -35,7 +36,7 @@ pub enum SourceError {
         /// librdkafka's reason.
         source: KafkaError,
     },
-    /// An assignment could not be carried out.
+    /// An assignment could not be carried out, or there is no commit to begin at and `auto.offset.reset` is `error`.
     #[error("an assignment was not taken: {0}")]
     Assign(KafkaError),
     /// A record has a header whose name is not UTF-8, which rdkafka cannot read.

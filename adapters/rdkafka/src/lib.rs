@@ -46,10 +46,19 @@
 //! - **How a commit went, partition by partition.** There is one request per topic, see the module `commit`.
 //! - **A way to end a close.** librdkafka closes on a thread of its own; [`RdkafkaSource::close`] stops waiting for it.
 //!
-//! # Not right yet
-//! With eager assignors (librdkafka's default), a partition that comes back within milliseconds is sometimes read twice from
-//! its start, and the run stops because of the order; and a member whose session ended while the broker was away does not come
-//! back. The tests that show it are ignored. Use `cooperative-sticky`.
+//! # What this source does itself
+//! - **Where an assignment begins.** It asks for the commits and the ends of the logs, and gives librdkafka numbers:
+//!   librdkafka's own look-up, overtaken by a rebalance, moves a later assignment to the start of the log (records twice,
+//!   commits moving back) or to its end (records passed over). A rebalance takes two or three more requests for it.
+//!   `auto.offset.reset` keeps its meaning where there is no commit, or when what was committed is no longer in the log. A
+//!   position that leaves the log *while* it is read, or that lies behind its end, ends the run with
+//!   [`SourceError::Partition`]: records are gone, and nobody chose that.
+//! - **Order.** What comes below what was handed out is passed over, and a commit below the start of the assignment or
+//!   below the last commit is refused, unless the program sought back.
+//! - **Errors stay.** A run over a source whose run ended with a [`SourceError`] ends with the same error, for librdkafka
+//!   would go on behind what could not be read. Close it and make a new one.
+//!
+//! Eager and cooperative assignors both work. With eager ones every rebalance drains every lane of every member.
 
 mod close;
 mod commit;

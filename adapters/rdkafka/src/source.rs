@@ -44,8 +44,8 @@ impl fmt::Debug for RdkafkaSource {
 
 impl RdkafkaSource {
     /// A member of `group.id` that shares the partitions of these topics (or of those a regular expression names that
-    /// begins with `^`). Every setting of librdkafka applies, except that offsets are stored by this source
-    /// (`enable.auto.offset.store` keeps its meaning).
+    /// begins with `^`). Every setting of librdkafka applies; `enable.auto.offset.store` and `auto.offset.reset` keep their
+    /// meaning, but are carried out by this source.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -58,7 +58,8 @@ impl RdkafkaSource {
         Ok(source)
     }
 
-    /// Reads exactly these partitions, from these offsets; [`Offset::Stored`] is where the group committed.
+    /// Reads exactly these partitions, from these offsets; [`Offset::Stored`] is where the group committed. They are
+    /// assigned once the brokers said where that is.
     ///
     /// # Errors
     /// [`BuildError`].
