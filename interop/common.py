@@ -134,7 +134,7 @@ def skips(name):
         return {}
     with open(place, encoding="utf-8") as file:
         lines = [line.strip() for line in file if line.strip() and not line.startswith("#")]
-    return {test.strip(): reason.strip() for test, reason in (line.split(": ", 1) for line in lines)}
+    return {test.strip(): reason.strip() for test, reason in (line.rsplit(": ", 1) for line in lines)}
 
 
 class Suite:

@@ -15,7 +15,7 @@ import (
 
 func main() {
 	options := []kfake.Opt{kfake.NumBrokers(1), kfake.DefaultNumPartitions(4), kfake.AllowAutoTopicCreation(),
-		kfake.GroupMinSessionTimeout(time.Second)}
+		kfake.GroupMinSessionTimeout(time.Second), kfake.GroupMaxSessionTimeout(30 * time.Minute)}
 	if len(os.Args) > 1 {
 		options = append(options, kfake.MaxVersions(kversion.FromString(os.Args[1])))
 	}
