@@ -130,7 +130,8 @@ def mixed_group():
     assert all(counts) and sum(counts) >= sent, f"{counts} of {sent}"
 
 
-suite.version(re.search(r"Version [^ ]+ .*", run(["kcat", "-V"])).group(0).rstrip(")").replace("Version", "kcat"))
+said = run(["kcat", "-V"])
+suite.version(re.sub(r".*Version (\S+) .*librdkafka (\S+) .*", r"kcat \1, librdkafka \2", said, flags=re.DOTALL))
 for name in CODECS:
     suite.check(f"codec {name}", codec(name))
 suite.check("protocol features", features)
