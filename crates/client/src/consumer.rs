@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use tokio::time::Instant as TokioInstant;
-use tramline_wire::{Record, Str, TopicPartition};
+use tramline_wire::{Record, Str, TopicPartition, Uuid};
 
 pub use builder::ConsumerBuilder;
 pub use error::{BuildConsumerError, CommitError, ConsumeError, OffsetsError, SeekError, StoreOffsetError};
@@ -203,6 +203,26 @@ impl Consumer {
         partitions: &[TopicPartition],
     ) -> Result<BTreeMap<TopicPartition, Option<OffsetAndMetadata>>, OffsetsError> {
         self.shared.committed(&self.cluster, partitions).await
+    }
+
+    /// What the group has committed for an assigned partition as far as this consumer knows without asking: what it
+    /// found when the partition was assigned, or has committed itself since.
+    #[must_use]
+    pub fn last_committed(&self, topic_partition: &TopicPartition) -> Option<OffsetAndMetadata> {
+        self.shared.lock().last_committed(topic_partition)
+    }
+
+    /// The end of an assigned partition as the last fetch saw it; `None` before the first one.
+    #[must_use]
+    pub fn known_end(&self, topic_partition: &TopicPartition) -> Option<i64> {
+        self.shared.lock().fetcher.high_watermark(topic_partition)
+    }
+
+    /// The id of a topic that is read, where the cluster has told one. A topic that is deleted and created again has
+    /// another one.
+    #[must_use]
+    pub fn topic_id(&self, topic: &str) -> Option<Uuid> {
+        self.cluster.metadata().topics.get(topic).map(|topic| topic.id).filter(|id| !id.is_zero())
     }
 
     /// The oldest offset of each of these partitions.

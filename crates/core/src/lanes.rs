@@ -28,7 +28,9 @@ mod key_hash;
 pub mod key_order;
 mod key_table;
 pub mod lane;
+mod memory;
 pub mod offset_tracker;
+pub mod progress;
 pub mod run;
 
 pub use backoff::{Backoff, Jitter};
@@ -36,9 +38,11 @@ pub use budget::Budget;
 pub use commit::{CommitFailure, CommitFailureKind, CommitPolicy, CommitRefusal, CommitRequest, CommitToken};
 pub use key_order::{Dispatcher, DispatcherConfig, HasKey, JobId, ParkingConfig, Start};
 pub use lane::{
-    Chunk, HasOffset, Lane, LaneId, LaneNumber, LaneState, Offer, Pull, StopReason, Stopped, Work,
+    Chunk, HasOffset, Lane, LaneConfig, LaneId, LaneNumber, LaneState, Offer, Pull, StopReason, Stopped, Work,
 };
+pub use memory::Pinned;
 pub use offset_tracker::{Frontier, OffsetTracker, Ticket};
+pub use progress::{Progress, SavedProgress};
 pub use run::{
     BatchInfo, Effect, EndCause, LaneEnd, LaneOutcome, OnFailure, RevocationId, Run, RunConfig, RunEnd,
     StopPolicy,

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tramline_core::lanes::{CommitPolicy, DispatcherConfig, StopPolicy};
+use tramline_core::lanes::{CommitPolicy, DispatcherConfig, LaneConfig, StopPolicy};
 use tramline_wire::Record;
 
 use crate::batch::BatchHandler;
@@ -43,12 +43,42 @@ pub trait PartitionedExt: Source + Sized {
 
 impl<S: Source> PartitionedExt for S {}
 
+/// What happens when a lane is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backpressure {
+    /// Its partition is paused, and everything else goes on.
+    PauseResume {
+        /// It is resumed when no more records than this wait in its queue; none stands for half of
+        /// [`max_buffered_records`](PartitionedBuilder::max_buffered_records). Lower means fewer pauses, and a
+        /// greater risk that the lane runs dry before the source has more.
+        resume_at: Option<usize>,
+    },
+    /// The source is asked for nothing until the lane has room: a slow lane slows all others. Events, commits
+    /// and stops go on. For sources that pause badly, and for those who want partitions to advance together. A
+    /// consumer that is not asked for longer than its poll interval loses its partitions.
+    AwaitCapacity,
+}
+
+impl Default for Backpressure {
+    fn default() -> Self {
+        Self::PauseResume { resume_at: None }
+    }
+}
+
+/// Memory that a single record may keep in use for others: this part of the run's bytes.
+const COPY_ABOVE_PART: usize = 256;
+
 /// The settings of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub max_buffered_records: usize,
     pub max_buffered_bytes: usize,
+    pub backpressure: Backpressure,
+    pub max_ahead: Option<u64>,
     pub commit: CommitPolicy,
+    pub commit_metadata: bool,
+    pub max_commit_metadata_bytes: usize,
     pub stop: StopPolicy,
     pub stop_timeout: Duration,
     pub ordering: Ordering,
@@ -65,7 +95,11 @@ impl Default for Settings {
         Self {
             max_buffered_records: 256,
             max_buffered_bytes: 64 << 20,
+            backpressure: Backpressure::default(),
+            max_ahead: None,
             commit: CommitPolicy::OnRevoke,
+            commit_metadata: true,
+            max_commit_metadata_bytes: 4096,
             stop: StopPolicy::Drain,
             stop_timeout: Duration::from_secs(30),
             ordering: Ordering::Partition,
@@ -75,6 +109,18 @@ impl Default for Settings {
             policy: Policy::default(),
             seed: (random(), random()),
         }
+    }
+}
+
+impl Settings {
+    pub(crate) fn lane(&self, at_once: usize) -> LaneConfig {
+        let mut lane = LaneConfig::new(self.max_buffered_records, at_once);
+        if let Backpressure::PauseResume { resume_at: Some(resume_at) } = self.backpressure {
+            lane.resume_at = resume_at;
+        }
+        lane.max_ahead = self.max_ahead.unwrap_or(u64::MAX);
+        lane.copy_above = self.max_buffered_bytes / COPY_ABOVE_PART;
+        lane
     }
 }
 
@@ -174,12 +220,67 @@ impl<S: Source, V: Values> PartitionedBuilder<S, V> {
         self
     }
 
-    /// How many bytes the queued records of all partitions together may keep in memory, whole record batches
-    /// counted, before partitions that are given more are paused; they are resumed at half of that. Default
-    /// 64 MiB. Every partition may still be given one batch.
+    /// How many bytes all records that are queued or with handlers may keep in memory, before partitions that
+    /// are given more are paused; they are resumed at half of that. Default 64 MiB. A partition whose own
+    /// records hold nothing is given another batch all the same, so that one that is stuck starves no other.
+    ///
+    /// Counted is what is really kept: a record batch as a whole, until the last of its records is completed
+    /// or dropped. So that one slow record does not keep a large batch, a record is copied out when it is
+    /// handed over, if its batch has more than a 256th of these bytes and sixteen times its own. (In partition
+    /// order only the last record of a batch, since the queue keeps the rest of the batch anyway.) What
+    /// handlers keep beyond their end is not seen.
     #[must_use]
     pub fn max_buffered_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_buffered_bytes = bytes;
+        self
+    }
+
+    /// What happens when a lane is full. Default: its partition is paused until half of its queue is free.
+    #[must_use]
+    pub fn backpressure(mut self, backpressure: Backpressure) -> Self {
+        self.settings.backpressure = backpressure;
+        self
+    }
+
+    /// How many records of a partition may be handed to handlers after one that is not completed, in key order,
+    /// without an order and to long-lived processors; then the lane waits, and its partition is paused when the
+    /// queue is full. Default: no limit, since what is completed out of order takes no memory and survives a
+    /// restart (see [`commit_metadata`](Self::commit_metadata)). A limit bounds how far the committed offset
+    /// lags, and what is processed again where that text is lost.
+    #[must_use]
+    pub fn max_ahead(mut self, records: u64) -> Self {
+        self.settings.max_ahead = Some(records);
+        self
+    }
+
+    /// Whether commits carry what is completed above the committed offset, in the text that the group keeps
+    /// beside each offset, so that a restart does not run those records again. Default: yes.
+    ///
+    /// A lane that starts at an offset with such a text passes over what it names; the report counts it as
+    /// [`records_already_done`](RunReport::records_already_done). The text is believed only beside the offset
+    /// it was written for, and not after the topic was created anew, the log was cut, or the text was damaged;
+    /// then the records run again. It begins with `tl1:`, and means nothing to other clients, which may read
+    /// and commit these offsets as always.
+    ///
+    /// A text of somebody else beside the offset is not kept: it belongs to that offset, and may be wrong
+    /// beside a later one. It is replaced by the first commit, after a warning that shows it. Turn this off to
+    /// have nothing but empty texts written, as other consumers do. With nothing completed above the offset
+    /// the text is empty in any case.
+    ///
+    /// When only records above the position where a lane began are completed, that position is committed with
+    /// the text, though the lane has not advanced.
+    #[must_use]
+    pub fn commit_metadata(mut self, on: bool) -> Self {
+        self.settings.commit_metadata = on;
+        self
+    }
+
+    /// How long the text of [`commit_metadata`](Self::commit_metadata) may be. Default 4096 bytes, the default
+    /// of the brokers' `offset.metadata.max.bytes`. What does not fit is left out from the top, and runs again
+    /// after a restart. A broker that takes less is sent no text after its first refusal.
+    #[must_use]
+    pub fn max_commit_metadata_bytes(mut self, bytes: usize) -> Self {
+        self.settings.max_commit_metadata_bytes = bytes;
         self
     }
 
@@ -235,6 +336,14 @@ impl<S: Source, V: Values> PartitionedBuilder<S, V> {
         }
         if self.settings.max_buffered_bytes == 0 {
             return out_of_range("max_buffered_bytes", "must be at least 1");
+        }
+        if let Backpressure::PauseResume { resume_at: Some(resume_at) } = self.settings.backpressure
+            && resume_at >= self.settings.max_buffered_records
+        {
+            return out_of_range("backpressure", "must resume below max_buffered_records");
+        }
+        if self.settings.max_ahead == Some(0) {
+            return out_of_range("max_ahead", "must be at least 1");
         }
         if self.settings.max_concurrent_handlers == 0 {
             return out_of_range("max_concurrent_handlers", "must be at least 1");

@@ -1,13 +1,14 @@
 //! Tramline's own consumer as a source.
 
 use tramline_client::{
-    CommitFailure, CommitMode, ConsumeError, Consumer, ErrorCode, Event, Events, OffsetAndMetadata,
+    CommitFailure, CommitMode, ConsumeError, Consumer, ErrorCode, Event, Events, FetchError,
+    OffsetAndMetadata,
 };
 use tramline_wire::TopicPartition;
 
 use crate::source::{
-    CommitConfiguration, CommitError, CommitErrorKind, CommitOffset, GroupMetadata, RevocationHold, Source,
-    SourceBatch, SourceEvent, SourceEvents,
+    CommitConfiguration, CommitError, CommitErrorKind, CommitOffset, Committed, FetchBlocked, GroupMetadata,
+    RevocationHold, Source, SourceBatch, SourceEvent, SourceEvents,
 };
 
 impl Source for Consumer {
@@ -20,15 +21,11 @@ impl Source for Consumer {
             Err(ConsumeError::Closed) => return Ok(None),
             Err(error) => return Err(error),
         };
-        // The consumer hands out no batch that covers nothing: without records, at least the last offset
-        // before `next_offset` was passed.
-        let first_offset =
-            fetched.records.first().map_or(fetched.next_offset - 1, tramline_wire::Record::offset);
         Ok(Some(SourceBatch {
             topic_partition: fetched.topic_partition,
             generation: fetched.generation,
             records: fetched.records,
-            first_offset,
+            first_offset: fetched.first_offset,
             next_offset: fetched.next_offset,
             leader_epoch: (fetched.leader_epoch >= 0).then_some(fetched.leader_epoch),
         }))
@@ -49,10 +46,39 @@ impl Source for Consumer {
         }
     }
 
+    fn paused(&self) -> Vec<TopicPartition> {
+        Self::paused(self)
+    }
+
+    fn committed(&self, topic_partition: &TopicPartition) -> Option<Committed> {
+        let known = self.last_committed(topic_partition)?;
+        let log_end = self.known_end(topic_partition);
+        Some(Committed::new(known.offset, known.metadata.to_string()).log_end(log_end))
+    }
+
+    fn incarnation(&self, topic_partition: &TopicPartition) -> Option<u32> {
+        let id = self.topic_id(&topic_partition.topic)?;
+        // The ids are random, so that 32 bits of them tell two topics of one name apart.
+        Some(tramline_wire::checksum::crc32c(id.as_bytes()).max(1))
+    }
+
+    fn fetch_blocked(error: &ConsumeError) -> Option<FetchBlocked> {
+        let ConsumeError::Partition(error) = error else {
+            return None;
+        };
+        let offset = match error {
+            // A matter of the settings, and of every new partition: better told at once than waited for.
+            FetchError::NoPosition { .. } => return None,
+            other => other.offset(),
+        };
+        Some(FetchBlocked::new(error.topic_partition().clone(), offset))
+    }
+
     async fn commit(&self, offsets: Vec<CommitOffset>) -> Result<(), CommitError> {
         let offsets = offsets.into_iter().map(|commit| {
             let at = OffsetAndMetadata::new(commit.offset)
                 .leader_epoch(commit.leader_epoch)
+                .metadata(commit.metadata)
                 .assigned_in(commit.generation);
             (commit.topic_partition, at)
         });
@@ -94,6 +120,7 @@ fn kind_of(failure: &CommitFailure) -> CommitErrorKind {
         CommitFailure::Refused(ErrorCode::GroupAuthorizationFailed | ErrorCode::TopicAuthorizationFailed) => {
             CommitErrorKind::Unauthorised
         }
+        CommitFailure::Refused(ErrorCode::OffsetMetadataTooLarge) => CommitErrorKind::MetadataTooLarge,
         // Not ours, fenced or closed, which the events tell; or an offset refused for good, a topic that was
         // deleted for instance, which is no reason to stop the others.
         _ => CommitErrorKind::Fenced,
@@ -103,7 +130,8 @@ fn kind_of(failure: &CommitFailure) -> CommitErrorKind {
 /// When partitions of one request failed in different ways, the worst decides what the run does.
 const fn severity(kind: CommitErrorKind) -> u8 {
     match kind {
-        CommitErrorKind::Unauthorised => 2,
+        CommitErrorKind::Unauthorised => 3,
+        CommitErrorKind::MetadataTooLarge => 2,
         CommitErrorKind::Fenced => 1,
         _ => 0,
     }

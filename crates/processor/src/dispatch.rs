@@ -180,8 +180,8 @@ impl<'a, V: Values> Engine<'a, V> {
     fn exchange(&mut self) {
         self.freed = false;
         let room = if self.closed { 0 } else { self.dispatcher.room() };
-        let (mut has_room, mut freed_bytes) = (false, 0);
-        let hurried = {
+        let (mut has_room, mut freed_bytes, mut copied_bytes) = (false, 0, 0);
+        let (hurried, held_bytes) = {
             let mut cell = self.lane.cell();
             for ticket in self.completed.drain(..) {
                 cell.lane.complete(ticket);
@@ -191,6 +191,7 @@ impl<'a, V: Values> Engine<'a, V> {
                 let pull = cell.lane.pull();
                 has_room |= pull.room;
                 freed_bytes += pull.freed_bytes;
+                copied_bytes += pull.copied_bytes;
                 match pull.work {
                     Pulled::Record(record, ticket) => self.pulled.push((record, ticket)),
                     Pulled::Wait => break,
@@ -206,12 +207,13 @@ impl<'a, V: Values> Engine<'a, V> {
                 }
             }
             self.stopping = cell.lane.stop_reason().is_some();
-            cell.lane.state() == LaneState::Cancelling
+            freed_bytes += cell.lane.take_freed();
+            (cell.lane.state() == LaneState::Cancelling, cell.lane.held_bytes())
         };
         if has_room {
             self.lane.signal_room();
         }
-        self.lane.run.give_bytes_back(freed_bytes);
+        self.lane.settle_bytes(copied_bytes, freed_bytes, held_bytes);
         if hurried {
             self.begin_nothing_more();
         }

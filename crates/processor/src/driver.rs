@@ -3,7 +3,7 @@
 //! The loop lives in the caller's own future; only lanes have tasks. It awaits nothing but the next thing to
 //! happen: commits, drains and handlers go on beside it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -16,20 +16,22 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tramline_core::lanes::{
     self, BatchInfo, Budget, Chunk, CommitFailure, CommitToken, Effect, LaneEnd, LaneId, LaneNumber,
-    LaneOutcome, Offer, OnFailure, RevocationId, Run, RunConfig, RunEnd, StopReason,
+    LaneOutcome, Offer, OnFailure, RevocationId, Run, RunConfig, RunEnd, SavedProgress, StopReason,
 };
 use tramline_core::time;
 use tramline_wire::TopicPartition;
 
-use crate::config::Settings;
+use crate::config::{Backpressure, Settings};
 use crate::error::{BoxError, LaneCommitError, LaneReport, RunError, RunReport};
-use crate::lane::{Cell, Counts, Lane, LaneShared, Registry, RunShared, Signal, lock};
+use crate::lane::{Cell, Counts, LaneShared, Registry, RunShared, Signal, lock};
 use crate::parked::ParkedLane;
-use crate::source::{CommitError, CommitErrorKind, CommitOffset};
+use crate::source::{CommitError, CommitErrorKind};
 use crate::source::{RevocationHold, Source, SourceBatch, SourceEvent, SourceEvents};
 
 mod outcome;
+mod pausing;
 mod processors;
+mod saved;
 
 pub(crate) use outcome::{LaneFailure, panic_message};
 pub(crate) use processors::{ForEach, ForEachBatch, Lanes, StartLane};
@@ -114,6 +116,8 @@ async fn sleep_until(at: Option<Instant>) {
 struct LiveLane {
     shared: Arc<LaneShared>,
     abort: AbortHandle,
+    /// Whether a batch has come.
+    begun: bool,
 }
 
 struct Driver<'a, S, L> {
@@ -132,6 +136,10 @@ struct Driver<'a, S, L> {
     calls: HashMap<CommitToken, oneshot::Sender<Result<(), LaneCommitError>>>,
     next_call: u64,
     commit: Option<CommitInFlight<'a>>,
+    /// What lanes that failed had completed above their frontier, for those that follow them.
+    left_behind: HashMap<LaneId, SavedProgress>,
+    /// What was paused before the run, and is not touched.
+    paused_before: HashSet<TopicPartition>,
     failures: BTreeMap<LaneNumber, (LaneId, LaneFailure)>,
     timed_out: BTreeMap<LaneNumber, LaneId>,
     source_error: Option<BoxError>,
@@ -154,6 +162,7 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
             stop_timeout: settings.stop_timeout,
             has_group: source.commit_configuration().is_none_or(|known| known.group.is_some()),
             on_failure: settings.policy.on_failure,
+            await_capacity: settings.backpressure == Backpressure::AwaitCapacity,
             jitter: settings.seed.0,
         };
         let bytes = std::sync::Mutex::new(Budget::new(settings.max_buffered_bytes));
@@ -173,6 +182,8 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
             calls: HashMap::new(),
             next_call: 0,
             commit: None,
+            left_behind: HashMap::new(),
+            paused_before: source.paused().into_iter().collect(),
             failures: BTreeMap::new(),
             timed_out: BTreeMap::new(),
             source_error: None,
@@ -197,8 +208,8 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
 
     fn handle_timeout(&mut self) {
         for (&number, lane) in &self.lanes {
-            if let Some(frontier) = lane.shared.cell().lane.frontier() {
-                self.run.handle_progress(number, frontier);
+            if let Some(progress) = self.progress_of(lane) {
+                self.run.handle_progress(number, progress);
             }
         }
         self.run.handle_timeout(self.now());
@@ -217,10 +228,12 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                 let id = RevocationId(self.revocations);
                 self.holds.insert(id, hold);
                 let release_by = deadline.map(|at| self.machine_time(at));
+                self.forget_pauses(&partitions);
                 self.run.handle_revoked(now, id, &partitions, release_by);
             }
             SourceEvent::Lost { partitions } => {
                 tracing::warn!(partitions = %names(&partitions), "lost");
+                self.forget_pauses(&partitions);
                 self.run.handle_lost(now, &partitions);
             }
         }
@@ -243,12 +256,13 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                     self.run.handle_bytes_room();
                 }
             }
+            Signal::HoldsNothing(number) => self.handle_holds_nothing(number),
             Signal::Commit(number, reply) => {
                 self.next_call += 1;
                 let token = CommitToken(self.next_call);
                 self.calls.insert(token, reply);
-                let frontier = self.lanes.get(&number).and_then(|lane| lane.shared.cell().lane.frontier());
-                self.run.handle_commit_requested(self.now(), number, token, frontier);
+                let progress = self.lanes.get(&number).and_then(|lane| self.progress_of(lane));
+                self.run.handle_commit_requested(self.now(), number, token, progress);
             }
             Signal::Failing(number) => {
                 if let Some(lane) = self.lanes.get(&number).map(|lane| Arc::clone(&lane.shared)) {
@@ -271,10 +285,13 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                 self.run.handle_batch(now, &info, batch);
             }
             Ok(None) => self.run.handle_source_closed(now),
-            Err(error) => {
-                self.source_error = Some(Box::new(error));
-                self.run.handle_source_failed(now);
-            }
+            Err(error) => match S::fetch_blocked(&error) {
+                Some(blocked) => self.handle_fetch_blocked(&blocked, &error),
+                None => {
+                    self.source_error = Some(Box::new(error));
+                    self.run.handle_source_failed(now);
+                }
+            },
         }
     }
 
@@ -375,6 +392,7 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
             self.report.records_delivered += cell.lane.delivered();
             self.report.records_completed += cell.lane.completed();
             self.report.records_abandoned += cell.abandoned;
+            self.report.records_already_done += cell.lane.already_done();
             self.report.retries += cell.counts.retries;
             self.report.records_skipped += cell.counts.skipped;
             self.report.records_dead_lettered += cell.counts.dead_lettered;
@@ -386,6 +404,7 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                 last_processed: cell.lane.last_processed(),
                 stopped_in: cell.stop_asked.map_or(Duration::ZERO, |asked| asked.elapsed()),
                 failure,
+                fetch_blocked: cell.fetch_blocked.take().map(|trouble| trouble.error),
             };
             (stopped, report)
         };
@@ -400,7 +419,8 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
         if self.current.get(&lane.id.topic_partition) == Some(&number) {
             self.current.remove(&lane.id.topic_partition);
         }
-        let end = LaneEnd { outcome, frontier: stopped.final_commit(), rewind_to: stopped.rewind_to };
+        let progress = self.final_progress(&lane.id, outcome, &stopped);
+        let end = LaneEnd { outcome, progress, rewind_to: stopped.rewind_to };
         self.run.handle_lane_ended(self.now(), number, end);
     }
 
@@ -422,7 +442,7 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                 Effect::Commit(request) => {
                     let source = self.source;
                     let offsets =
-                        request.offsets.into_iter().map(|(lane, at)| CommitOffset::new(lane, at)).collect();
+                        request.offsets.into_iter().map(|commit| self.commit_offset(commit)).collect();
                     self.commit = Some(Box::pin(async move { (request.id, source.commit(offsets).await) }));
                 }
                 Effect::CommitDone { token, answer } => {
@@ -444,10 +464,11 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
         let shared = Arc::new(LaneShared {
             number,
             cell: std::sync::Mutex::new(Cell {
-                lane: lanes::Lane::new(self.settings.max_buffered_records, self.start.at_once()),
+                lane: lanes::Lane::with_config(self.settings.lane(self.start.at_once())),
                 working: None,
                 stop_asked: None,
                 abandoned: 0,
+                fetch_blocked: None,
                 out_of_order: None,
                 counts: Counts::default(),
                 failure: None,
@@ -464,17 +485,19 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
         self.current.insert(shared.id.topic_partition.clone(), number);
         let abort = self.tasks.spawn(self.start.start(Arc::clone(&shared)));
         self.task_lanes.insert(abort.id(), number);
-        self.lanes.insert(number, LiveLane { shared, abort });
+        self.lanes.insert(number, LiveLane { shared, abort, begun: false });
         self.report.lanes_started += 1;
     }
 
     fn deliver(&mut self, number: LaneNumber, batch: SourceBatch) {
         let first_offset = batch.first_offset;
+        self.begin_lane(number, &batch);
         let Some(lane) = self.lanes.get(&number) else {
             self.run.handle_lane_refused(number, first_offset);
             return;
         };
-        let bytes = batch.pinned_bytes();
+        let pinned = batch.pinned();
+        let bytes = pinned.iter().map(|pinned| pinned.bytes).sum();
         // Before the lane can give them back.
         lock(&self.shared.bytes).take(bytes);
         let offer = lane.shared.cell().lane.offer(Chunk {
@@ -482,7 +505,7 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
             first_offset,
             next_offset: batch.next_offset,
             leader_epoch: batch.leader_epoch,
-            bytes,
+            pinned,
         });
         lane.shared.wake.notify_one();
         match offer {
@@ -493,7 +516,8 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                 self.run.handle_lane_refused(number, first_offset);
             }
         }
-        if lock(&self.shared.bytes).is_over() {
+        // Whoever holds nothing gets more all the same: one that is stuck must not starve the others.
+        if lock(&self.shared.bytes).is_over() && lane.shared.cell().lane.held_bytes() > 0 {
             self.run.handle_bytes_over(number);
         }
     }
@@ -520,17 +544,6 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
             tracing::warn!(lane = %lane.shared.id, "lane did not stop in time");
             self.timed_out.insert(number, lane.shared.id.clone());
             lane.abort.abort();
-        }
-    }
-
-    fn set_paused(&mut self, partition: &TopicPartition, paused: bool) {
-        if paused {
-            self.source.pause(partition);
-        } else {
-            self.source.resume(partition);
-        }
-        if let Some(lane) = self.current.get(partition).and_then(|number| self.lanes.get(number)) {
-            Lane(Arc::clone(&lane.shared)).set_paused(paused);
         }
     }
 }

@@ -88,6 +88,10 @@ pub struct RunReport {
     pub records_delivered: u64,
     /// How many of them were completed.
     pub records_completed: u64,
+    /// How many records an earlier run had completed above the committed offset, so that they were passed over.
+    pub records_already_done: u64,
+    /// How often a partition could not be read on, retries included. See [`LaneReport::fetch_blocked`].
+    pub fetch_failures: u64,
     /// How many records a processor dropped without completing them. They hold the frontier back.
     pub records_abandoned: u64,
     /// How many records (or batches) were handled again after a failure.
@@ -132,6 +136,8 @@ pub struct LaneReport {
     pub stopped_in: Duration,
     /// How it failed, if it did.
     pub failure: Option<String>,
+    /// Why its partition could not be read on, if that was so at its end.
+    pub fetch_blocked: Option<String>,
 }
 
 /// Why a run failed. Everything that was completed and could still be committed is committed by then.
@@ -213,7 +219,11 @@ pub enum RunError {
         /// What the run did.
         report: Box<RunReport>,
     },
-    /// The source failed.
+    /// The source failed as a whole. What concerns one partition only (a record larger than the consumer takes,
+    /// an offset that is not in the log any more and no reset policy, a damaged batch, a topic that may not be
+    /// read) ends no run: that partition's lane waits and is tried again after one second, later after up to
+    /// thirty, while the others go on. That a partition has no offset to begin at, and no reset policy says
+    /// where, is a mistake in the settings and does end the run.
     #[error("the source failed: {source}")]
     Source {
         /// Its error.

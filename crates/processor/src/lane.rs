@@ -23,6 +23,8 @@ pub(crate) enum Signal {
     Room(LaneNumber),
     /// The run's bytes have room again.
     BytesRoom,
+    /// The lane holds no bytes any more while the run's are used up.
+    HoldsNothing(LaneNumber),
     /// A `commit()` call.
     Commit(LaneNumber, oneshot::Sender<Result<(), LaneCommitError>>),
     /// The lane has failed, and handlers that were started have not ended; see [`Cell::failure`].
@@ -71,11 +73,21 @@ pub(crate) struct Cell {
     pub working: Option<(i64, Instant)>,
     pub stop_asked: Option<Instant>,
     pub abandoned: u64,
+    /// Why the source cannot read on, and since when.
+    pub fetch_blocked: Option<FetchTrouble>,
     /// The source handed out this offset behind that one.
     pub out_of_order: Option<(i64, i64)>,
     pub counts: Counts,
     /// Why the lane failed, until the coordinator has taken notice.
     pub failure: Option<LaneFailure>,
+}
+
+/// Why a partition cannot be read on.
+#[derive(Clone, Debug)]
+pub(crate) struct FetchTrouble {
+    pub offset: Option<i64>,
+    pub error: String,
+    pub since: Instant,
 }
 
 /// What became of records that failed.
@@ -103,7 +115,7 @@ impl LaneShared {
 
     /// Completes a record, if there is one, and asks for work under the same lock.
     pub(crate) fn complete_and_pull(&self, done: Option<Ticket>) -> Work<Record> {
-        let Pull { work, room, freed_bytes } = {
+        let (Pull { work, room, freed_bytes, copied_bytes }, held) = {
             let mut cell = self.cell();
             if let Some(ticket) = done {
                 cell.lane.complete(ticket);
@@ -112,13 +124,38 @@ impl LaneShared {
             if let Work::OutOfOrder { offset, expected } = pull.work {
                 cell.out_of_order = Some((offset, expected));
             }
-            pull
+            (pull, cell.lane.held_bytes())
         };
         if room {
             self.signal_room();
         }
-        self.run.give_bytes_back(freed_bytes);
+        self.settle_bytes(copied_bytes, freed_bytes, held);
         work
+    }
+
+    /// Brings the run's bytes in line with the lane's: what copies took, what came free, what it still holds.
+    pub(crate) fn settle_bytes(&self, copied: usize, freed: usize, held: usize) {
+        if copied > 0 {
+            lock(&self.run.bytes).take(copied);
+        }
+        if freed > 0 && !self.run.give_bytes_back(freed) && held == 0 && lock(&self.run.bytes).is_over() {
+            let _ = self.run.signals.send(Signal::HoldsNothing(self.number));
+        }
+    }
+
+    /// Ends the account of a record that left its processor, completed or not.
+    fn end_record(&self, end: impl FnOnce(&mut lanes::Lane<Record>)) {
+        let (freed, held, held_back) = {
+            let mut cell = self.cell();
+            let held_back = cell.lane.held_back_by().is_some();
+            end(&mut cell.lane);
+            let freed = cell.lane.take_freed();
+            (freed, cell.lane.held_bytes(), held_back && cell.lane.held_back_by().is_none())
+        };
+        self.settle_bytes(0, freed, held);
+        if held_back {
+            self.wake.notify_one();
+        }
     }
 
     /// Says that the lane has room again.
@@ -144,11 +181,14 @@ impl Cell {
 }
 
 impl RunShared {
-    pub(crate) fn give_bytes_back(&self, bytes: usize) {
-        if bytes > 0 && lock(&self.bytes).give_back(bytes) {
+    /// True when there is room for more now, and was not before.
+    pub(crate) fn give_bytes_back(&self, bytes: usize) -> bool {
+        let room = bytes > 0 && lock(&self.bytes).give_back(bytes);
+        if room {
             // As above: no coordinator, nobody paused.
             let _ = self.signals.send(Signal::BytesRoom);
         }
+        room
     }
 }
 
@@ -350,7 +390,9 @@ impl Delivered {
     /// done for it must be durable. Without effect when the lane's processor has ended.
     pub fn done(mut self) {
         if let Some(lane) = self.lane.take() {
-            lane.cell().lane.complete(self.ticket);
+            lane.end_record(|lane| {
+                lane.complete(self.ticket);
+            });
         }
     }
 }
@@ -359,6 +401,7 @@ impl Drop for Delivered {
     fn drop(&mut self) {
         if let Some(lane) = self.lane.take() {
             lane.cell().abandoned += 1;
+            lane.end_record(|lane| lane.give_up(self.ticket));
         }
     }
 }

@@ -35,7 +35,7 @@ mod sync;
 pub mod testing;
 
 pub use batch::{Batch, BatchHandler};
-pub use config::{Partitioned, PartitionedBuilder, PartitionedExt};
+pub use config::{Backpressure, Partitioned, PartitionedBuilder, PartitionedExt};
 pub use dead_letter::{DeadLetter, DeadLetterError, DeadLetterTopic, DeadLetters};
 pub use decode::{Decode, Decoded, DecodedStream, DeliveredValue, Raw, Values};
 pub use error::{
@@ -48,7 +48,7 @@ pub use ordering::{LaneKey, Ordering};
 pub use parked::{ParkedError, ParkedId, ParkedKey, ParkedKeys};
 pub use policy::{DeadLetterTo, ErrorPolicy, Park, Retry};
 pub use source::{
-    CommitConfiguration, CommitError, CommitErrorKind, CommitOffset, GroupMetadata, RevocationHold, Source,
-    SourceBatch, SourceEvent, SourceEvents,
+    CommitConfiguration, CommitError, CommitErrorKind, CommitOffset, Committed, FetchBlocked, GroupMetadata,
+    RevocationHold, Source, SourceBatch, SourceEvent, SourceEvents,
 };
 pub use tramline_core::lanes::{Backoff, CommitPolicy, LaneId, LaneState, StopPolicy, StopReason};

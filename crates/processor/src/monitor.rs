@@ -31,6 +31,8 @@ pub struct LaneSnapshot {
     pub state: LaneState,
     /// How many records wait in its queue.
     pub queued: usize,
+    /// The memory that those and the ones with its processor keep in use, in bytes.
+    pub held_bytes: usize,
     /// How many are with its processor.
     pub unfinished: usize,
     /// How many were handed to its processor so far.
@@ -70,6 +72,23 @@ pub enum WaitingFor {
         failures: u32,
         /// The last failure.
         error: String,
+    },
+    /// The source cannot read on in the partition; it is tried again from time to time.
+    Fetch {
+        /// Where the partition stands, when it has a position.
+        offset: Option<i64>,
+        /// What the source says.
+        error: String,
+        /// How long ago it said so first.
+        since: Duration,
+    },
+    /// It may not run further ahead of this record, which is not finished
+    /// ([`max_ahead`](crate::PartitionedBuilder::max_ahead)).
+    Ahead {
+        /// The oldest record that is not finished.
+        offset: i64,
+        /// For how long it has been seen unfinished.
+        since: Duration,
     },
     /// Its queue or the run's memory is full, because this record is not finished.
     Full {
@@ -111,6 +130,8 @@ fn snapshot(lane: &LaneShared, now: Instant, commit_failing: Option<&(u32, Strin
     let paused = lane.paused.load(Ordering::Relaxed);
     let offset = cell.lane.oldest_unfinished();
     let since = cell.working.map_or(Duration::ZERO, |(_, since)| now.saturating_duration_since(since));
+    let trouble = cell.fetch_blocked.as_ref().filter(|_| cell.lane.queued() == 0 && offset.is_none());
+    let held_back = cell.lane.held_back_by().filter(|_| cell.lane.queued() > 0);
     let waiting_for = match (cell.lane.stop_reason(), commit_failing, offset) {
         (Some(reason), _, _) => WaitingFor::Stopping {
             reason,
@@ -121,6 +142,14 @@ fn snapshot(lane: &LaneShared, now: Instant, commit_failing: Option<&(u32, Strin
         (None, Some((failures, error)), _) => {
             WaitingFor::Commit { failures: *failures, error: error.clone() }
         }
+        (None, None, None) if trouble.is_some() => {
+            trouble.map_or(WaitingFor::Records, |trouble| WaitingFor::Fetch {
+                offset: trouble.offset,
+                error: trouble.error.clone(),
+                since: now.saturating_duration_since(trouble.since),
+            })
+        }
+        (None, None, Some(offset)) if held_back.is_some() => WaitingFor::Ahead { offset, since },
         (None, None, _) if paused || state == LaneState::Paused => WaitingFor::Full { offset, since },
         (None, None, Some(offset)) => WaitingFor::Handler { offset, since },
         (None, None, None) => WaitingFor::Records,
@@ -129,6 +158,7 @@ fn snapshot(lane: &LaneShared, now: Instant, commit_failing: Option<&(u32, Strin
         lane: lane.id.clone(),
         state,
         queued: cell.lane.queued(),
+        held_bytes: cell.lane.held_bytes(),
         unfinished: cell.lane.unfinished(),
         delivered: cell.lane.delivered(),
         completed: cell.lane.completed(),

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tramline_core::lanes::{CommitFailureKind, Frontier, LaneId};
+use tramline_core::lanes::{CommitFailureKind, LaneId, Pinned, Progress};
 use tramline_wire::{Record, Str, TopicPartition};
 
 /// A consumer of partitions.
@@ -17,6 +17,7 @@ use tramline_wire::{Record, Str, TopicPartition};
 ///   handed out, and no batch of a partition is handed out after its revocation or loss was announced;
 /// - every batch names the generation that [`SourceEvent::Assigned`] named for its partition;
 /// - `pause` holds from the next batch on and loses nothing; `seek` makes everything older invisible;
+/// - a partition that [`fetch_blocked`](Source::fetch_blocked) names is tried again when it is resumed;
 /// - a revoked partition stays ours until its [`RevocationHold`] is dropped or the deadline passes;
 /// - two commits are never reordered.
 pub trait Source: Send + Sync + 'static {
@@ -38,6 +39,34 @@ pub trait Source: Send + Sync + 'static {
 
     /// Moves the partition's position. A partition that is not assigned is passed over.
     fn seek(&self, topic_partition: &TopicPartition, offset: i64);
+
+    /// The partitions that are paused, before a run begins. They stay paused: a run resumes only what it paused
+    /// itself. Default: none.
+    fn paused(&self) -> Vec<TopicPartition> {
+        Vec::new()
+    }
+
+    /// What the group is known to have committed for a partition that is assigned, where reading began; newer
+    /// when it was committed through this source since. Asked when the first batch of a lane has come, and must
+    /// not wait. Default: nothing is known, so that records completed above the committed offset run again.
+    fn committed(&self, topic_partition: &TopicPartition) -> Option<Committed> {
+        let _ = topic_partition;
+        None
+    }
+
+    /// The partition that cannot be read on, when that is all that `error` of [`poll`](Self::poll) says: the run
+    /// goes on then, and that partition's lane shows it and is tried again. Default: every error ends the run.
+    fn fetch_blocked(error: &Self::Error) -> Option<FetchBlocked> {
+        let _ = error;
+        None
+    }
+
+    /// A mark of the topic behind the name, other than that of a topic that was deleted and created again;
+    /// `None` when the source cannot tell. Default: it cannot.
+    fn incarnation(&self, topic_partition: &TopicPartition) -> Option<u32> {
+        let _ = topic_partition;
+        None
+    }
 
     /// Commits to the group. Dropping the future need not take the commit back.
     fn commit(&self, offsets: Vec<CommitOffset>) -> impl Future<Output = Result<(), CommitError>> + Send;
@@ -129,15 +158,65 @@ impl SourceBatch {
     /// The memory that the records keep in use, in bytes; a record batch they share counts once.
     #[must_use]
     pub fn pinned_bytes(&self) -> usize {
-        let mut bytes = 0;
-        let mut last: Option<&Record> = None;
+        self.pinned().iter().map(|pinned| pinned.bytes).sum()
+    }
+
+    /// The memory that the records keep in use, batch by batch.
+    pub(crate) fn pinned(&self) -> Vec<Pinned> {
+        let mut all: Vec<Pinned> = Vec::new();
+        let mut before: Option<&Record> = None;
         for record in &self.records {
-            if !last.is_some_and(|last| last.same_batch(record)) {
-                bytes += record.pinned_bytes();
+            match all.last_mut() {
+                Some(last) if before.is_some_and(|before| before.same_batch(record)) => last.records += 1,
+                _ => all.push(Pinned { records: 1, bytes: record.pinned_bytes() }),
             }
-            last = Some(record);
+            before = Some(record);
         }
-        bytes
+        all
+    }
+}
+
+/// What a group has committed for a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Committed {
+    /// The next offset to read.
+    pub offset: i64,
+    /// The text beside it.
+    pub metadata: String,
+    /// The end of the partition, where it is known.
+    pub log_end: Option<i64>,
+}
+
+impl Committed {
+    /// `offset` and the text beside it; nothing known of the partition's end.
+    pub fn new(offset: i64, metadata: impl Into<String>) -> Self {
+        Self { offset, metadata: metadata.into(), log_end: None }
+    }
+
+    /// With the end of the partition: a text that speaks of offsets beyond it is not believed.
+    #[must_use]
+    pub const fn log_end(mut self, log_end: Option<i64>) -> Self {
+        self.log_end = log_end;
+        self
+    }
+}
+
+/// A partition that cannot be read on for now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FetchBlocked {
+    /// The partition.
+    pub topic_partition: TopicPartition,
+    /// Where it stands; none when it has no position.
+    pub offset: Option<i64>,
+}
+
+impl FetchBlocked {
+    /// `topic_partition` cannot be read on at `offset`.
+    #[must_use]
+    pub const fn new(topic_partition: TopicPartition, offset: Option<i64>) -> Self {
+        Self { topic_partition, offset }
     }
 }
 
@@ -153,15 +232,18 @@ pub struct CommitOffset {
     pub offset: i64,
     /// The leader epoch of the last record below it, where it is known.
     pub leader_epoch: Option<i32>,
+    /// The text to keep beside it; ASCII, often empty.
+    pub metadata: String,
 }
 
 impl CommitOffset {
-    pub(crate) fn new(lane: LaneId, frontier: Frontier) -> Self {
+    pub(crate) fn new(lane: LaneId, progress: &Progress, metadata: String) -> Self {
         Self {
             topic_partition: lane.topic_partition,
             generation: lane.generation,
-            offset: frontier.offset,
-            leader_epoch: frontier.leader_epoch,
+            offset: progress.frontier.offset,
+            leader_epoch: progress.frontier.leader_epoch,
+            metadata,
         }
     }
 }
@@ -191,7 +273,7 @@ impl CommitError {
     }
 }
 
-/// What kind of failure a commit met: retriable, fenced or unauthorised.
+/// What kind of failure a commit met: retriable, fenced, unauthorised, or a text that is too long.
 pub type CommitErrorKind = CommitFailureKind;
 
 /// How offsets of a source are committed.

@@ -14,7 +14,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tramline_wire::{Record, TopicPartition};
+use tramline_wire::{
+    BatchBuilder, Compression, Record, RecordBatch, TopicPartition, set_base_offset_and_epoch,
+};
 
 use crate::source::{CommitErrorKind, CommitOffset};
 
@@ -38,7 +40,7 @@ struct LogShared {
 #[derive(Default)]
 struct LogState {
     partitions: BTreeMap<TopicPartition, Partition>,
-    committed: BTreeMap<TopicPartition, (i64, Option<i32>)>,
+    committed: BTreeMap<TopicPartition, MemoryOffset>,
     commits: Vec<MemoryCommit>,
     generation: i32,
     members: u64,
@@ -49,6 +51,14 @@ struct Partition {
     next_offset: i64,
     leader_epoch: Option<i32>,
     items: Vec<Item>,
+}
+
+/// What a group has committed.
+#[derive(Clone, Debug, Default)]
+struct MemoryOffset {
+    offset: i64,
+    leader_epoch: Option<i32>,
+    metadata: String,
 }
 
 /// One offset: a record, or nothing a reader gets to see.
@@ -105,6 +115,33 @@ impl MemoryLog {
         offset
     }
 
+    /// Appends records of these keys and values as one batch, whose memory they share as those of a broker do.
+    ///
+    /// # Panics
+    /// When they do not fit into a batch.
+    pub fn produce_batch(&self, partition: &TopicPartition, records: &[(&str, &[u8])]) {
+        let mut builder = BatchBuilder::new(Compression::None);
+        for (key, value) in records {
+            builder.append(0, Some(key.as_bytes()), Some(value), &[]).expect("a batch that is not too large");
+        }
+        let mut bytes = builder.build().to_vec();
+        {
+            let mut state = self.state();
+            let log = state.partitions.entry(partition.clone()).or_default();
+            set_base_offset_and_epoch(&mut bytes, log.next_offset, log.leader_epoch.unwrap_or(-1));
+            let batch = RecordBatch::decode(partition.clone(), bytes.into()).expect("a batch just built");
+            let leader_epoch = log.leader_epoch;
+            let items = batch.iter().map(|record| Item {
+                offset: record.offset(),
+                leader_epoch,
+                record: Some(record),
+            });
+            log.items.extend(items);
+            log.next_offset += records.len() as i64;
+        }
+        self.0.appended.notify_waiters();
+    }
+
     /// Appends `count` records without a key, whose values are their offsets as text.
     pub fn produce_many(&self, partition: &TopicPartition, count: usize) {
         for _ in 0..count {
@@ -151,18 +188,30 @@ impl MemoryLog {
     /// The committed offset.
     #[must_use]
     pub fn committed(&self, partition: &TopicPartition) -> Option<i64> {
-        self.state().committed.get(partition).map(|&(offset, _)| offset)
+        self.state().committed.get(partition).map(|committed| committed.offset)
     }
 
     /// The leader epoch committed beside the offset.
     #[must_use]
     pub fn committed_epoch(&self, partition: &TopicPartition) -> Option<i32> {
-        self.state().committed.get(partition).and_then(|&(_, epoch)| epoch)
+        self.state().committed.get(partition).and_then(|committed| committed.leader_epoch)
     }
 
     /// Sets the committed offset, as an administrator would.
     pub fn set_committed(&self, partition: &TopicPartition, offset: i64) {
-        self.state().committed.insert(partition.clone(), (offset, None));
+        self.set_committed_with(partition, offset, "");
+    }
+
+    /// Sets the committed offset and the text beside it, as another client would.
+    pub fn set_committed_with(&self, partition: &TopicPartition, offset: i64, metadata: &str) {
+        let committed = MemoryOffset { offset, leader_epoch: None, metadata: metadata.to_owned() };
+        self.state().committed.insert(partition.clone(), committed);
+    }
+
+    /// The text committed beside the offset.
+    #[must_use]
+    pub fn committed_metadata(&self, partition: &TopicPartition) -> Option<String> {
+        self.state().committed.get(partition).map(|committed| committed.metadata.clone())
     }
 
     /// Every commit request in the order of their answers.
@@ -189,4 +238,6 @@ struct Faults {
     commits_stalled: bool,
     commit_latency: Duration,
     poll: Option<String>,
+    /// Partitions that cannot be read on, and why.
+    blocked: BTreeMap<TopicPartition, String>,
 }

@@ -74,7 +74,8 @@ async fn t042_b014_nothing_is_committed_past_an_unfinished_record_and_all_of_it_
     keyed(&log, &["a", "b"]);
     let gate = probe.hold(0, 0);
     let with = |b: tramline_processor::PartitionedBuilder<MemorySource>| {
-        b.ordering(Ordering::Key).max_concurrent_handlers(2).commit(CommitPolicy::Periodic(secs(1)))
+        let b = b.ordering(Ordering::Key).max_concurrent_handlers(2).commit_metadata(false);
+        b.commit(CommitPolicy::Periodic(secs(1)))
     };
     let run = for_each(&log, &[0], with, probe.handler());
     tokio::time::sleep(secs(5)).await;
@@ -121,7 +122,7 @@ async fn t048_a_failure_is_noticed_while_input_never_runs_dry() {
         }
     };
     let with = |b: tramline_processor::PartitionedBuilder<MemorySource>| {
-        b.ordering(Ordering::Key).max_concurrent_handlers(2)
+        b.ordering(Ordering::Key).max_concurrent_handlers(2).commit_metadata(false)
     };
     let error = for_each(&log, &[0], with, handler).ended().await.0.unwrap_err();
     assert!(matches!(error, RunError::Handler { offset: Some(0), .. }), "{error}");

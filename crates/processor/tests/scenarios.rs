@@ -483,7 +483,7 @@ async fn b022_unfinished_business_of_a_lane_ends_with_it_and_pauses_nothing_afte
             Ok::<_, String>(())
         }
     };
-    let run = lanes(&log, &[0], |b| b.max_buffered_records(4), processor);
+    let run = lanes(&log, &[0], |b| b.max_buffered_records(4).commit_metadata(false), processor);
     settle().await;
     // All out, none done in order: the first five stay open.
     for record in kept.lock().unwrap().split_off(5) {

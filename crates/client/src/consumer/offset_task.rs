@@ -19,6 +19,7 @@ use super::fetch_task::FAR;
 use super::messages::{self, Committed};
 use super::offsets::{fetch_committed, is_transient};
 use super::shared::{Life, Shared, State};
+use super::types::OffsetAndMetadata;
 use crate::cluster::{Cluster, Target, jitter};
 use crate::error::CallError;
 
@@ -126,8 +127,14 @@ async fn commit(
     match answer {
         Ok(response) => {
             let codes = messages::commit_codes(response);
-            let results =
+            let results: BTreeMap<_, _> =
                 codes.map(|(tp, code)| (tp, state.commit_result(cluster, &context, code, now))).collect();
+            for (tp, at) in offsets {
+                if results.get(&tp) == Some(&CommitResult::Done) {
+                    let known = OffsetAndMetadata::new(at.offset).leader_epoch(at.leader_epoch);
+                    state.note_committed(&tp, Some(known.metadata(at.metadata)));
+                }
+            }
             state.commits.queue.handle_answer(&results, now);
         }
         Err(error) => {
@@ -274,8 +281,14 @@ impl State {
                 Some(Ok(Some(at))) => {
                     let position = Position { offset: at.offset, leader_epoch: at.leader_epoch };
                     self.fetcher.position_known(topic_partition, generation, position);
+                    if self.fetcher.owned(topic_partition) == Some(generation) {
+                        self.note_committed(topic_partition, Some(at));
+                    }
                 }
-                Some(Ok(None)) => self.fetcher.no_position(topic_partition, generation),
+                Some(Ok(None)) => {
+                    self.fetcher.no_position(topic_partition, generation);
+                    self.note_committed(topic_partition, None);
+                }
                 Some(Err(code)) if !is_transient(code) => {
                     let error = FetchError::Refused { topic_partition: topic_partition.clone(), code };
                     self.fetcher.fail(topic_partition, generation, error);

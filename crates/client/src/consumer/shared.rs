@@ -20,7 +20,7 @@ use super::error::{CommitError, ConsumeError, SeekError};
 use super::events::{Event, Revocation};
 use super::membership::Membership;
 use super::offsets::Commits;
-use super::types::StartOffset;
+use super::types::{OffsetAndMetadata, StartOffset};
 
 /// The machines and the queues around them.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(super) struct State {
     pub membership: Option<Membership>,
     pub commits: Commits,
     pub auto: Option<AutoCommits>,
+    /// What the group has committed, with the generation under which the partition was assigned then.
+    committed: BTreeMap<TopicPartition, (i32, OffsetAndMetadata)>,
     events: EventQueue,
     readers: Vec<Waker>,
     waiting: usize,
@@ -96,6 +98,7 @@ impl Shared {
                 membership,
                 commits,
                 auto,
+                committed: BTreeMap::new(),
                 events: EventQueue::default(),
                 readers: Vec::new(),
                 waiting: 0,
@@ -441,6 +444,23 @@ impl State {
 
     pub(super) fn has_event_handle(&self) -> bool {
         self.events.handles > 0
+    }
+
+    /// The group has this for a partition that is ours.
+    pub(super) fn note_committed(&mut self, topic_partition: &TopicPartition, at: Option<OffsetAndMetadata>) {
+        match (self.fetcher.owned(topic_partition), at) {
+            (Some(generation), Some(at)) => {
+                self.committed.insert(topic_partition.clone(), (generation, at));
+            }
+            _ => {
+                self.committed.remove(topic_partition);
+            }
+        }
+    }
+
+    pub(super) fn last_committed(&self, topic_partition: &TopicPartition) -> Option<OffsetAndMetadata> {
+        let (generation, at) = self.committed.get(topic_partition)?;
+        (self.fetcher.owned(topic_partition) == Some(*generation)).then(|| at.clone())
     }
 
     /// Queues an event when somebody listens.

@@ -16,7 +16,13 @@ impl Budget {
     /// A budget that is over at `high` and has room again at half of it.
     #[must_use]
     pub const fn new(high: usize) -> Self {
-        Self { high, low: high / 2, used: 0, over: false }
+        Self::with_low(high, high / 2)
+    }
+
+    /// A budget that is over at `high` and has room again at `low`.
+    #[must_use]
+    pub const fn with_low(high: usize, low: usize) -> Self {
+        Self { high, low, used: 0, over: false }
     }
 
     /// What is held now.

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use tramline_wire::TopicPartition;
 
-use super::{Frontier, LaneId, LaneNumber};
+use super::{Frontier, LaneId, LaneNumber, Progress};
 use crate::time::Instant;
 
 /// When the runtime commits completed progress by itself.
@@ -43,6 +43,9 @@ pub enum CommitFailureKind {
     Fenced,
     /// The group or topic may not be committed by this client: ends the run.
     Unauthorised,
+    /// The text beside the offset is longer than the broker takes: tried again at once without, and from then
+    /// on no text is sent.
+    MetadataTooLarge,
 }
 
 /// A commit that failed, in whole or for some partitions.
@@ -80,7 +83,7 @@ pub struct CommitRequest {
     /// Comes back with the result.
     pub id: u64,
     /// What to commit, and for which assignment; never empty, one entry per partition.
-    pub offsets: Vec<(LaneId, Frontier)>,
+    pub offsets: Vec<(LaneId, Progress)>,
 }
 
 /// How often a lane's own commit is tried before its caller hears of the failure.
@@ -91,13 +94,26 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct Account {
     id: LaneId,
-    frontier: Option<Frontier>,
-    committed: Option<i64>,
+    reached: Option<Progress>,
+    committed: Option<Progress>,
 }
 
 impl Account {
-    fn dirty(&self) -> Option<Frontier> {
-        self.frontier.filter(|frontier| self.committed.is_none_or(|committed| committed < frontier.offset))
+    /// What is not committed: a higher frontier, or more above the same one.
+    fn dirty(&self) -> Option<&Progress> {
+        self.reached.as_ref().filter(|reached| {
+            self.committed.as_ref().is_none_or(|committed| {
+                let offset = committed.frontier.offset;
+                offset < reached.frontier.offset
+                    || (offset == reached.frontier.offset && committed.done != reached.done)
+            })
+        })
+    }
+
+    /// The frontier, when it is above the committed one.
+    fn uncommitted(&self) -> Option<Frontier> {
+        let committed = self.committed.as_ref().map(|committed| committed.frontier.offset);
+        self.dirty().map(|reached| reached.frontier).filter(|frontier| committed < Some(frontier.offset))
     }
 }
 
@@ -112,7 +128,7 @@ struct Want {
 #[derive(Debug)]
 struct InFlight {
     id: u64,
-    entries: Vec<(LaneNumber, LaneId, Frontier, Want)>,
+    entries: Vec<(LaneNumber, LaneId, Progress, Want)>,
 }
 
 /// Gathers what lanes and policy want committed into one request at a time.
@@ -129,11 +145,13 @@ pub(super) struct Committer {
     failures_in_a_row: u32,
     answers: VecDeque<(CommitToken, Result<(), CommitRefusal>)>,
     requests: u64,
+    /// The broker takes no text of the length that was sent.
+    frontiers_only: bool,
 }
 
 impl Committer {
     pub(super) fn open(&mut self, lane: LaneNumber, id: LaneId) {
-        self.accounts.insert(lane, Account { id, frontier: None, committed: None });
+        self.accounts.insert(lane, Account { id, reached: None, committed: None });
     }
 
     /// Forgets the lane: nothing of it gets into a later request.
@@ -160,21 +178,29 @@ impl Committer {
         }
     }
 
-    pub(super) fn progress(&mut self, lane: LaneNumber, frontier: Frontier) {
+    pub(super) fn progress(&mut self, lane: LaneNumber, mut reached: Progress) {
         if let Some(account) = self.accounts.get_mut(&lane)
-            && account.frontier.is_none_or(|known| known.offset < frontier.offset)
+            && account.reached.as_ref().is_none_or(|known| known.frontier.offset <= reached.frontier.offset)
         {
-            account.frontier = Some(frontier);
+            if self.frontiers_only {
+                reached.done.clear();
+            }
+            account.reached = Some(reached);
         }
     }
 
     /// The frontier that is not committed, if there is one.
     pub(super) fn uncommitted(&self, lane: LaneNumber) -> Option<Frontier> {
-        self.accounts.get(&lane).and_then(Account::dirty)
+        self.accounts.get(&lane).and_then(Account::uncommitted)
+    }
+
+    /// Whether a commit would tell the group anything new.
+    pub(super) fn is_dirty(&self, lane: LaneNumber) -> bool {
+        self.accounts.get(&lane).is_some_and(|account| account.dirty().is_some())
     }
 
     pub(super) fn want_managed(&mut self, lane: LaneNumber) {
-        if self.uncommitted(lane).is_some() {
+        if self.is_dirty(lane) {
             self.wanted.entry(lane).or_default().managed = true;
         }
     }
@@ -229,7 +255,7 @@ impl Committer {
                 None => self.refuse(want, CommitRefusal::LaneClosed),
                 Some(account) => match account.dirty() {
                     None => self.answers.extend(want.calls.iter().map(|&(token, _)| (token, Ok(())))),
-                    Some(frontier) => entries.push((lane, account.id.clone(), frontier, want)),
+                    Some(reached) => entries.push((lane, account.id.clone(), reached.clone(), want)),
                 },
             }
         }
@@ -238,7 +264,7 @@ impl Committer {
         }
         self.requests += 1;
         let id = self.requests;
-        let offsets = entries.iter().map(|entry| (entry.1.clone(), entry.2)).collect();
+        let offsets = entries.iter().map(|entry| (entry.1.clone(), entry.2.clone())).collect();
         self.in_flight = Some(InFlight { id, entries });
         Some(CommitRequest { id, offsets })
     }
@@ -250,12 +276,22 @@ impl Committer {
         };
         let mut retry = false;
         let mut fatal = false;
-        for (lane, id, frontier, want) in request.entries {
+        let too_large = CommitFailureKind::MetadataTooLarge;
+        let first_too_large =
+            !self.frontiers_only && result.as_ref().is_err_and(|failure| failure.kind == too_large);
+        if first_too_large {
+            self.send_frontiers_only();
+        }
+        for (lane, id, reached, want) in request.entries {
             let failure = result.as_ref().err().filter(|failure| {
                 failure.partitions.is_empty() || failure.partitions.contains(&id.topic_partition)
             });
             match failure.map(|failure| failure.kind) {
-                None => self.committed(lane, frontier, want),
+                None => self.committed(lane, reached, want),
+                Some(CommitFailureKind::MetadataTooLarge) if first_too_large => {
+                    self.try_again(lane, want);
+                }
+                Some(CommitFailureKind::MetadataTooLarge) => self.refuse(want, CommitRefusal::Failed),
                 Some(CommitFailureKind::Retriable) => retry |= self.try_again(lane, want),
                 Some(CommitFailureKind::Fenced) => self.refuse(want, CommitRefusal::Fenced),
                 Some(CommitFailureKind::Unauthorised) => {
@@ -276,9 +312,21 @@ impl Committer {
         fatal
     }
 
-    fn committed(&mut self, lane: LaneNumber, frontier: Frontier, want: Want) {
-        if let Some(account) = self.accounts.get_mut(&lane) {
-            account.committed = account.committed.max(Some(frontier.offset));
+    fn send_frontiers_only(&mut self) {
+        self.frontiers_only = true;
+        for reached in self.accounts.values_mut().filter_map(|account| account.reached.as_mut()) {
+            reached.done.clear();
+        }
+    }
+
+    fn committed(&mut self, lane: LaneNumber, reached: Progress, want: Want) {
+        if let Some(account) = self.accounts.get_mut(&lane)
+            && account
+                .committed
+                .as_ref()
+                .is_none_or(|committed| committed.frontier.offset <= reached.frontier.offset)
+        {
+            account.committed = Some(reached);
         }
         self.answers.extend(want.calls.into_iter().map(|(token, _)| (token, Ok(()))));
     }

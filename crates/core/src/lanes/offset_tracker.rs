@@ -1,6 +1,10 @@
 //! Completed records in, the offset to commit out.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::{Progress, SavedProgress};
 
 /// An offset that may be committed: everything delivered below it is completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,11 +19,13 @@ pub struct Frontier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     slot: u32,
+    /// The lane's name for the memory that the record keeps in use.
+    pub(super) memory: u32,
     delivery: u64,
 }
 
 /// No slot.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Slot {
@@ -45,7 +51,9 @@ struct Slot {
 ///               |    `------ before = 11
 ///               `----------- before = none: nothing of this lane is completed
 /// ```
-/// The frontier is `before` of the oldest unfinished record, or `position` when all are finished.
+/// The frontier is `before` of the oldest unfinished record, or `position` when all are finished. Between two
+/// unfinished records that follow each other everything delivered is completed: that is how
+/// [`progress`](Self::progress) knows what is done above the frontier without having kept it.
 #[derive(Debug)]
 pub struct OffsetTracker {
     slots: Vec<Slot>,
@@ -57,6 +65,12 @@ pub struct OffsetTracker {
     /// What may be committed when everything delivered is completed.
     position: Option<Frontier>,
     last_processed: Option<i64>,
+    /// Where the lane began to read.
+    start: Option<i64>,
+    /// What was completed before this lane, as far as it has not been passed yet.
+    saved: VecDeque<Range<i64>>,
+    /// Records of a newer epoch were not there when that was saved.
+    saved_epoch: Option<i32>,
 }
 
 impl Default for OffsetTracker {
@@ -78,7 +92,41 @@ impl OffsetTracker {
             deliveries: 0,
             position: None,
             last_processed: None,
+            start: None,
+            saved: VecDeque::new(),
+            saved_epoch: None,
         }
+    }
+
+    /// Notes where reading begins; the first call counts.
+    pub const fn begin(&mut self, first_offset: i64) {
+        if self.start.is_none() {
+            self.start = Some(first_offset);
+        }
+    }
+
+    /// Takes what an earlier lane had completed. To be called before anything is delivered.
+    pub fn resume(&mut self, saved: SavedProgress) {
+        self.saved = saved.done.into();
+        self.saved_epoch = saved.newest_epoch;
+    }
+
+    /// Whether the record at `offset`, the next one to be delivered, was completed by an earlier lane.
+    pub fn is_done(&mut self, offset: i64, leader_epoch: Option<i32>) -> bool {
+        while self.saved.front().is_some_and(|range| range.end <= offset) {
+            self.saved.pop_front();
+        }
+        if self.saved.front().is_none_or(|range| offset < range.start) {
+            return false;
+        }
+        if let (Some(saved), Some(now)) = (self.saved_epoch, leader_epoch)
+            && saved < now
+        {
+            // The log was cut and written anew from here on.
+            self.saved.clear();
+            return false;
+        }
+        true
     }
 
     /// Notes that the record at `offset` is handed to a processor.
@@ -101,7 +149,7 @@ impl OffsetTracker {
         self.youngest = place;
         self.unfinished += 1;
         self.position = Some(Frontier { offset: offset.saturating_add(1), leader_epoch });
-        Ticket { slot: place, delivery: self.deliveries }
+        Ticket { slot: place, memory: NONE, delivery: self.deliveries }
     }
 
     fn place(&mut self, slot: Slot) -> u32 {
@@ -154,6 +202,63 @@ impl OffsetTracker {
         match self.oldest {
             NONE => self.position,
             oldest => self.slots[oldest as usize].before,
+        }
+    }
+
+    /// The frontier with everything that is completed above it. Also before the first record in line is
+    /// completed, when others are: the offset is where the lane began then.
+    #[must_use]
+    pub fn progress(&self) -> Option<Progress> {
+        let done = self.done();
+        let begun = || {
+            let offset = self.start.filter(|_| !done.is_empty())?;
+            Some(Frontier { offset, leader_epoch: None })
+        };
+        let frontier = self.frontier().or_else(begun)?;
+        let newest_epoch = self.position.and_then(|position| position.leader_epoch).max(self.saved_epoch);
+        Some(Progress { frontier, done, newest_epoch })
+    }
+
+    fn done(&self) -> Vec<Range<i64>> {
+        let mut done: Vec<Range<i64>> = Vec::new();
+        let mut add = |from: i64, until: i64| match done.last_mut() {
+            _ if until <= from => {}
+            Some(last) if from <= last.end => last.end = until.max(last.end),
+            _ => done.push(from..until),
+        };
+        let mut at = self.oldest;
+        while at != NONE {
+            let slot = &self.slots[at as usize];
+            let next = match slot.younger {
+                NONE => self.position,
+                younger => self.slots[younger as usize].before,
+            };
+            let after = slot.offset.saturating_add(1);
+            add(after, next.map_or(after, |next| next.offset));
+            at = slot.younger;
+        }
+        let passed = self.position.map_or(i64::MIN, |position| position.offset);
+        for range in &self.saved {
+            add(range.start.max(passed), range.end);
+        }
+        done
+    }
+
+    /// Where to read again to get every unfinished record.
+    #[must_use]
+    pub fn resume_at(&self, unfinished: i64) -> i64 {
+        self.frontier()
+            .map(|frontier| frontier.offset)
+            .or(self.start)
+            .map_or(unfinished, |at| at.min(unfinished))
+    }
+
+    /// How many records were delivered after the oldest unfinished one.
+    #[must_use]
+    pub fn ahead(&self) -> u64 {
+        match self.oldest {
+            NONE => 0,
+            oldest => self.deliveries - self.slots[oldest as usize].delivery,
         }
     }
 

@@ -14,14 +14,16 @@ use core::time::Duration;
 use tramline_wire::TopicPartition;
 
 use super::commit::{CommitFailure, CommitPolicy, CommitRefusal, CommitRequest, CommitToken, Committer};
-use super::{Frontier, Jitter, LaneId, LaneNumber, StopReason};
+use super::{Frontier, Jitter, LaneId, LaneNumber, Progress, StopReason};
 use crate::time::Instant;
 
 mod failing;
+mod pausing;
 mod stopping;
 
 use failing::Failures;
 pub use failing::OnFailure;
+use pausing::Blocked;
 
 /// What a stop does with queued records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub struct RunConfig {
     pub has_group: bool,
     /// What the failure of a lane means.
     pub on_failure: OnFailure,
+    /// Whether a full lane stops all reading until it has room, instead of pausing its own partition.
+    pub await_capacity: bool,
     /// What the jitter of waits depends on.
     pub jitter: u64,
 }
@@ -82,12 +86,12 @@ pub enum LaneOutcome {
 }
 
 /// The end of a lane's processor.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LaneEnd {
     /// How it ended.
     pub outcome: LaneOutcome,
     /// What may still be committed, from [`Stopped::final_commit`](super::Stopped::final_commit).
-    pub frontier: Option<Frontier>,
+    pub progress: Option<Progress>,
     /// Where to read again, from [`Stopped::rewind_to`](super::Stopped::rewind_to).
     pub rewind_to: Option<i64>,
 }
@@ -231,6 +235,7 @@ struct Partition<B> {
     parked: VecDeque<(i64, B)>,
     full: bool,
     over_bytes: bool,
+    blocked: Blocked,
     paused: bool,
     /// Where to read again when the run ends.
     rewind_to: Option<i64>,
@@ -310,22 +315,10 @@ impl<B> Run<B> {
         self.effects.pop_front()
     }
 
-    /// Whether the source may be asked for a batch.
-    #[must_use]
-    pub fn wants_batches(&self) -> bool {
-        self.phase == Phase::Running
-    }
-
     /// How many commits failed since the last one that worked.
     #[must_use]
     pub fn commit_failures_in_a_row(&self) -> u32 {
         self.committer.failures_in_a_row()
-    }
-
-    /// Whether the source was asked to pause the partition.
-    #[must_use]
-    pub fn is_paused(&self, partition: &TopicPartition) -> bool {
-        self.partitions.get(partition).is_some_and(|partition| partition.paused)
     }
 
     /// The source owns these partitions from now on.
@@ -349,6 +342,7 @@ impl<B> Run<B> {
                 parked: VecDeque::new(),
                 full: false,
                 over_bytes: false,
+                blocked: Blocked::default(),
                 paused: false,
                 rewind_to: None,
                 failures: Failures::default(),
@@ -400,6 +394,7 @@ impl<B> Run<B> {
             self.end.stale_batches += 1;
             return;
         }
+        partition.blocked = Blocked::default();
         if self.phase != Phase::Running || partition.failures.halted {
             partition.rewind(info.first_offset);
             return;
@@ -411,78 +406,18 @@ impl<B> Run<B> {
         self.set_pause(&info.topic_partition);
     }
 
-    /// The batch just delivered filled the lane.
-    pub fn handle_lane_full(&mut self, lane: LaneNumber) {
-        self.with_partition(lane, |partition| partition.full = true);
+    /// What may be committed for the lane, as far as it got.
+    pub fn handle_progress(&mut self, lane: LaneNumber, progress: Progress) {
+        self.committer.progress(lane, progress);
     }
 
-    /// The lane took nothing of the batch just delivered, which starts at `first_offset`: its processor has
-    /// ended, and the news of that is on its way.
-    pub fn handle_lane_refused(&mut self, lane: LaneNumber, first_offset: i64) {
-        self.with_partition(lane, |partition| partition.rewind(first_offset));
-    }
-
-    /// The lane has room again. The driver looks whether that still holds before it says so: the lane may
-    /// have been filled again since it gave the signal.
-    pub fn handle_lane_room(&mut self, lane: LaneNumber) {
-        self.with_partition(lane, |partition| partition.full = false);
-    }
-
-    /// All lanes together hold more bytes than they should, and this lane was just given more.
-    pub fn handle_bytes_over(&mut self, lane: LaneNumber) {
-        self.with_partition(lane, |partition| partition.over_bytes = true);
-    }
-
-    /// There is room for more bytes again.
-    pub fn handle_bytes_room(&mut self) {
-        for tp in self.partitions.keys().cloned().collect::<Vec<_>>() {
-            if let Some(partition) = self.partitions.get_mut(&tp) {
-                partition.over_bytes = false;
-            }
-            self.set_pause(&tp);
-        }
-    }
-
-    fn with_partition(&mut self, lane: LaneNumber, change: impl FnOnce(&mut Partition<B>)) {
-        let Some(tp) = self.lanes.get(&lane).map(|entry| entry.id.topic_partition.clone()) else {
-            return;
-        };
-        if let Some(partition) = self.partitions.get_mut(&tp).filter(|partition| partition.lane == Some(lane))
-        {
-            change(partition);
-            self.set_pause(&tp);
-        }
-    }
-
-    /// Brings the source's pause in line with what the run wants for the partition.
-    fn set_pause(&mut self, tp: &TopicPartition) {
-        let Some(partition) = self.partitions.get_mut(tp) else {
-            return;
-        };
-        let wanted = partition.full
-            || partition.over_bytes
-            || !partition.parked.is_empty()
-            || partition.failures.hold_back();
-        if wanted == partition.paused || self.phase != Phase::Running {
-            return;
-        }
-        partition.paused = wanted;
-        let tp = tp.clone();
-        self.effects.push_back(if wanted { Effect::Pause(tp) } else { Effect::Resume(tp) });
-    }
-
-    /// The lane's frontier, as far as it got.
-    pub fn handle_progress(&mut self, lane: LaneNumber, frontier: Frontier) {
-        self.committer.progress(lane, frontier);
-    }
-
-    /// A lane asks for a commit of its own frontier.
+    /// A lane asks for a commit of its own progress.
     pub fn handle_commit_requested(
         &mut self,
         now: Instant,
         lane: LaneNumber,
         token: CommitToken,
-        frontier: Option<Frontier>,
+        progress: Option<Progress>,
     ) {
         let open = self.lanes.get(&lane).is_some_and(|entry| entry.owned && entry.phase != LanePhase::Ended);
         if self.phase == Phase::Ended || !open {
@@ -490,10 +425,10 @@ impl<B> Run<B> {
         } else if !self.config.has_group {
             self.committer.answer(token, Err(CommitRefusal::NoGroup));
         } else {
-            if let Some(frontier) = frontier {
-                self.committer.progress(lane, frontier);
+            if let Some(progress) = progress {
+                self.committer.progress(lane, progress);
             }
-            if self.committer.uncommitted(lane).is_some() {
+            if self.committer.is_dirty(lane) {
                 self.committer.want_for(lane, token);
             } else {
                 self.committer.answer(token, Ok(()));
@@ -525,7 +460,9 @@ impl<B> Run<B> {
             _ => None,
         };
         let restarts = (self.phase == Phase::Running).then(|| {
-            self.partitions.values().filter_map(|partition| partition.failures.restart.map(|(at, _)| at))
+            self.partitions.values().flat_map(|partition| {
+                [partition.failures.restart.map(|(at, _)| at), partition.blocked.until].into_iter().flatten()
+            })
         });
         lanes
             .chain(self.revocations.values().filter_map(|revocation| revocation.release_by))
@@ -550,6 +487,7 @@ impl<B> Run<B> {
         self.stop_deadlines(now);
         self.release_deadlines(now);
         self.restart_lanes(now);
+        self.retry_fetches(now);
         self.pump(now);
     }
 

@@ -67,17 +67,18 @@ impl Revoking {
 impl MemoryControl {
     /// Assigns partitions in a new generation, from their committed offsets (0 without). Returns the generation.
     pub fn assign(&self, partitions: &[TopicPartition]) -> i32 {
-        let starts: Vec<i64> =
-            partitions.iter().map(|tp| self.member.log.committed(tp).unwrap_or(0)).collect();
-        let generation = {
+        let (generation, starts) = {
             let mut log = self.member.log.state();
             log.generation += 1;
-            log.generation
+            let starts: Vec<_> = partitions.iter().map(|tp| log.committed.get(tp).cloned()).collect();
+            (log.generation, starts)
         };
         let mut state = self.member.state();
         state.generation = generation;
-        for (tp, position) in partitions.iter().zip(starts) {
-            let owned = Owned { generation, position, paused: false, revoking: None };
+        for (tp, committed) in partitions.iter().zip(starts) {
+            let position = committed.as_ref().map_or(0, |committed| committed.offset);
+            let owned =
+                Owned { generation, position, paused: false, blocked: false, committed, revoking: None };
             state.owned.insert(tp.clone(), owned);
         }
         if state.has_events {
@@ -170,6 +171,18 @@ impl MemoryControl {
     /// Makes the next poll fail.
     pub fn fail_poll(&self, message: &str) {
         self.member.state().faults.poll = Some(message.to_owned());
+        self.member.changed.notify_waiters();
+    }
+
+    /// Makes polls fail for this partition alone, for as long as there is a reason; others go on. As with a
+    /// consumer, the failure is told once, and again when the partition is resumed.
+    pub fn block_fetches(&self, partition: &TopicPartition, why: Option<&str>) {
+        let mut state = self.member.state();
+        match why {
+            Some(why) => state.faults.blocked.insert(partition.clone(), why.to_owned()),
+            None => state.faults.blocked.remove(partition),
+        };
+        drop(state);
         self.member.changed.notify_waiters();
     }
 

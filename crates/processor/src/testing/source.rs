@@ -8,16 +8,26 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tramline_wire::TopicPartition;
 
-use super::{Faults, MemoryCommit, MemoryControl, MemoryLog};
+use super::{Faults, MemoryCommit, MemoryControl, MemoryLog, MemoryOffset};
 use crate::source::{
-    CommitConfiguration, CommitError, CommitErrorKind, CommitOffset, GroupMetadata, RevocationHold, Source,
-    SourceBatch, SourceEvent, SourceEvents,
+    CommitConfiguration, CommitError, CommitErrorKind, CommitOffset, Committed, FetchBlocked, GroupMetadata,
+    RevocationHold, Source, SourceBatch, SourceEvent, SourceEvents,
 };
 
-/// What ends a run over a memory source: the error a test asked for.
+/// What a poll of a memory source fails with: the error a test asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct MemoryError(pub String);
+#[error("{why}")]
+pub struct MemoryError {
+    why: String,
+    /// The partition that it is about, and where that stands.
+    blocked: Option<(TopicPartition, i64)>,
+}
+
+impl MemoryError {
+    fn new(why: impl Into<String>) -> Self {
+        Self { why: why.into(), blocked: None }
+    }
+}
 
 /// A member that reads a [`MemoryLog`]. Commanded through its [`MemoryControl`].
 pub struct MemorySource {
@@ -54,6 +64,10 @@ pub(super) struct Owned {
     pub generation: i32,
     pub position: i64,
     pub paused: bool,
+    /// It was told that the partition cannot be read on.
+    pub blocked: bool,
+    /// What was committed when it was assigned, or since.
+    pub committed: Option<MemoryOffset>,
     /// The revocation that is held open for it.
     pub revoking: Option<u64>,
 }
@@ -87,6 +101,18 @@ impl MemorySource {
     }
 }
 
+impl MemberState {
+    /// The error of a partition that cannot be read on, once.
+    fn newly_blocked(&mut self) -> Option<MemoryError> {
+        let blocked = &self.faults.blocked;
+        let (tp, owned) = self.owned.iter_mut().find(|(tp, owned)| {
+            !owned.paused && !owned.blocked && owned.revoking.is_none() && blocked.contains_key(*tp)
+        })?;
+        owned.blocked = true;
+        Some(MemoryError { why: blocked[tp].clone(), blocked: Some((tp.clone(), owned.position)) })
+    }
+}
+
 impl Member {
     pub(super) fn state(&self) -> MutexGuard<'_, MemberState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -97,15 +123,19 @@ impl Member {
         let mut state = self.state();
         let state = &mut *state;
         if let Some(message) = state.faults.poll.take() {
-            return Err(MemoryError(message));
+            return Err(MemoryError::new(message));
         }
         if state.closed {
             return Ok(Some(None));
+        }
+        if let Some(error) = state.newly_blocked() {
+            return Err(error);
         }
         let log = self.log.state();
         let after = state.last_polled.clone();
         let mut ready = state.owned.iter_mut().filter(|(tp, owned)| {
             !owned.paused
+                && !owned.blocked
                 && owned.revoking.is_none()
                 && log
                     .partitions
@@ -182,18 +212,32 @@ impl Member {
             }
         };
         let mut log = self.log.state();
+        let mut known = Vec::new();
         for offset in &offsets {
             if kind.is_none() || (!failed.is_empty() && !failed.contains(&offset.topic_partition)) {
-                let value = (offset.offset, offset.leader_epoch);
-                log.committed.insert(offset.topic_partition.clone(), value);
+                let value = MemoryOffset {
+                    offset: offset.offset,
+                    leader_epoch: offset.leader_epoch,
+                    metadata: offset.metadata.clone(),
+                };
+                log.committed.insert(offset.topic_partition.clone(), value.clone());
+                known.push((offset.topic_partition.clone(), value));
             }
         }
         let commit = MemoryCommit { member: self.number, offsets, failure: kind, at: Instant::now() };
         log.commits.push(commit);
+        drop(log);
+        let mut state = self.state();
+        for (tp, value) in known {
+            if let Some(owned) = state.owned.get_mut(&tp) {
+                owned.committed = Some(value);
+            }
+        }
+        drop(state);
         match kind {
             None => Ok(()),
             Some(kind) => {
-                let reason = MemoryError(format!("commit refused: {kind:?}"));
+                let reason = MemoryError::new(format!("commit refused: {kind:?}"));
                 Err(CommitError { partitions: failed, ..CommitError::new(kind, reason) })
             }
         }
@@ -232,6 +276,7 @@ impl Source for MemorySource {
         let mut state = self.member.state();
         if let Some(owned) = state.owned.get_mut(topic_partition) {
             owned.paused = false;
+            owned.blocked = false;
         }
         state.pauses.push((topic_partition.clone(), false));
         drop(state);
@@ -246,6 +291,22 @@ impl Source for MemorySource {
         state.seeks.push((topic_partition.clone(), offset));
         drop(state);
         self.member.changed.notify_waiters();
+    }
+
+    fn paused(&self) -> Vec<TopicPartition> {
+        let state = self.member.state();
+        state.owned.iter().filter(|(_, owned)| owned.paused).map(|(tp, _)| tp.clone()).collect()
+    }
+
+    fn committed(&self, topic_partition: &TopicPartition) -> Option<Committed> {
+        let known = self.member.state().owned.get(topic_partition)?.committed.clone()?;
+        let log_end = Some(self.member.log.end(topic_partition));
+        Some(Committed::new(known.offset, known.metadata).log_end(log_end))
+    }
+
+    fn fetch_blocked(error: &MemoryError) -> Option<FetchBlocked> {
+        let (tp, offset) = error.blocked.as_ref()?;
+        Some(FetchBlocked::new(tp.clone(), Some(*offset)))
     }
 
     async fn commit(&self, offsets: Vec<CommitOffset>) -> Result<(), CommitError> {

@@ -22,6 +22,7 @@ impl Fetcher {
             (partition.position.offset != before).then(|| Fetched {
                 topic_partition: partition.topic_partition.clone(),
                 generation: partition.generation,
+                first_offset: before,
                 records,
                 next_offset: partition.position.offset,
                 leader_epoch: partition.position.leader_epoch.unwrap_or(-1),

@@ -82,6 +82,8 @@ pub struct Fetched {
     pub topic_partition: TopicPartition,
     /// The group's generation in which the partition was assigned; -1 when positions are self-kept.
     pub generation: i32,
+    /// The position before: the first offset that was looked at.
+    pub first_offset: i64,
     /// The records, in rising offset order. Empty when only control records or compacted gaps were passed.
     pub records: Vec<Record>,
     /// The offset after the last record, or after the control records and gaps that followed it: the number to commit
@@ -216,6 +218,19 @@ impl FetchError {
             | Self::Corrupt { topic_partition, .. }
             | Self::BrokenPeer { topic_partition, .. }
             | Self::Refused { topic_partition, .. } => topic_partition,
+        }
+    }
+
+    /// The position at which it stands still, where there is one.
+    #[must_use]
+    pub const fn offset(&self) -> Option<i64> {
+        match self {
+            Self::OffsetOutOfRange { offset, .. }
+            | Self::TopicRecreated { offset, .. }
+            | Self::RecordExceedsMaxBytes { offset, .. }
+            | Self::Corrupt { offset, .. }
+            | Self::BrokenPeer { offset, .. } => Some(*offset),
+            Self::NoPosition { .. } | Self::Refused { .. } => None,
         }
     }
 }

@@ -18,11 +18,11 @@ fn committer() -> Committer {
 }
 
 fn reach(committer: &mut Committer, lane: LaneNumber, offset: i64) {
-    committer.progress(lane, Frontier { offset, leader_epoch: None });
+    committer.progress(lane, Frontier { offset, leader_epoch: None }.into());
 }
 
 fn offsets(request: &CommitRequest) -> Vec<i64> {
-    request.offsets.iter().map(|(_, frontier)| frontier.offset).collect()
+    request.offsets.iter().map(|(_, progress)| progress.frontier.offset).collect()
 }
 
 fn failure(kind: CommitFailureKind) -> Result<(), CommitFailure> {
@@ -170,4 +170,42 @@ fn while_a_request_is_under_way_no_backoff_is_waited_for() {
     assert_eq!(committer.next_timeout(), Some(at(100)));
     committer.poll_request(at(100)).unwrap();
     assert_eq!(committer.next_timeout(), None);
+}
+
+/// Offset 10, and `done` above it.
+fn reach_above(committer: &mut Committer, done: core::ops::Range<i64>) {
+    let frontier = Frontier { offset: 10, leader_epoch: None };
+    committer.progress(LANE, Progress { frontier, done: [done].into(), newest_epoch: None });
+}
+
+#[test]
+fn more_above_the_same_frontier_is_worth_a_commit_once() {
+    let mut committer = committer();
+    for until in [12, 14] {
+        reach_above(&mut committer, 11..until);
+        committer.want_all_managed();
+        let request = committer.poll_request(at(0)).unwrap();
+        assert_eq!(request.offsets[0].1.done, [11..until]);
+        committer.handle_result(at(0), request.id, Ok(()));
+        assert_eq!(committer.uncommitted(LANE), None);
+        reach_above(&mut committer, 11..until);
+        committer.want_all_managed();
+        assert_eq!(committer.poll_request(at(0)), None, "nothing new");
+    }
+}
+
+#[test]
+fn b017_a_text_that_is_refused_as_too_long_is_left_out_from_then_on() {
+    let mut committer = committer();
+    reach_above(&mut committer, 11..14);
+    committer.want_for(LANE, CommitToken(1));
+    let request = committer.poll_request(at(0)).unwrap();
+    committer.handle_result(at(0), request.id, failure(CommitFailureKind::MetadataTooLarge));
+    let again = committer.poll_request(at(0)).expect("at once");
+    assert_eq!((offsets(&again), again.offsets[0].1.done.len()), ([10].into(), 0));
+    committer.handle_result(at(0), again.id, Ok(()));
+    assert_eq!(committer.poll_answer(), Some((CommitToken(1), Ok(()))));
+    reach_above(&mut committer, 11..20);
+    committer.want_all_managed();
+    assert_eq!(committer.poll_request(at(0)), None);
 }

@@ -6,7 +6,7 @@ use std::vec::Vec;
 use super::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct At(i64);
+pub(super) struct At(pub i64);
 
 impl HasOffset for At {
     fn offset(&self) -> i64 {
@@ -24,7 +24,7 @@ fn chunk(offsets: &[i64], next_offset: i64) -> Chunk<At> {
         first_offset: offsets.first().copied().unwrap_or(next_offset - 1),
         next_offset,
         leader_epoch: Some(1),
-        bytes: 100,
+        pinned: vec![Pinned { records: offsets.len(), bytes: 100 }],
     }
 }
 
@@ -78,7 +78,13 @@ fn t099_the_end_of_a_partition_between_two_records_is_nothing_to_wait_for() {
 #[test]
 fn t111_a_batch_that_covers_nothing_makes_no_frontier() {
     let mut lane = Lane::<At>::new(10, 1);
-    lane.offer(Chunk { records: vec![], first_offset: 7, next_offset: 7, leader_epoch: None, bytes: 0 });
+    lane.offer(Chunk {
+        records: vec![],
+        first_offset: 7,
+        next_offset: 7,
+        leader_epoch: None,
+        pinned: vec![],
+    });
     assert_eq!((lane.pull().work, at(&lane)), (Work::Wait, None));
 }
 
@@ -96,7 +102,7 @@ fn t098_t120_what_comes_after_the_stop_is_refused_and_what_was_queued_is_drained
     }
     assert_eq!(lane.pull().work, Work::End);
     let stopped = lane.finish();
-    assert_eq!(stopped.final_commit().map(|frontier| frontier.offset), Some(2));
+    assert_eq!(stopped.final_commit().map(|progress| progress.frontier.offset), Some(2));
     assert_eq!(stopped.rewind_to, None);
 }
 
@@ -122,7 +128,10 @@ fn t177_what_was_queued_and_dropped_is_where_to_read_again() {
     lane.complete(ticket);
     lane.stop(StopReason::Shutdown, true);
     let stopped = lane.finish();
-    assert_eq!((stopped.rewind_to, stopped.final_commit().map(|f| f.offset)), (Some(1), Some(1)));
+    assert_eq!(
+        (stopped.rewind_to, stopped.final_commit().map(|progress| progress.frontier.offset)),
+        (Some(1), Some(1))
+    );
 }
 
 #[test]
@@ -147,15 +156,147 @@ fn t190_t191_a_full_lane_says_so_once_and_says_once_that_there_is_room() {
 }
 
 #[test]
-fn bytes_of_a_batch_are_free_once_none_of_it_is_queued() {
+fn bytes_of_a_batch_are_free_once_its_last_record_is_completed_or_given_up() {
     let mut lane = Lane::new(10, usize::MAX);
-    lane.offer(chunk(&[0, 1], 2));
-    assert_eq!(lane.pull().freed_bytes, 0);
-    assert_eq!(lane.pull().freed_bytes, 100);
-    lane.offer(chunk(&[2], 3));
+    lane.offer(chunk(&[0, 1, 2], 3));
+    let tickets: Vec<_> = (0..3).map(|_| take(&mut lane).1).collect();
+    assert_eq!((lane.queued(), lane.held_bytes()), (0, 100));
+    lane.complete(tickets[1]);
+    lane.complete(tickets[1]);
+    lane.give_up(tickets[0]);
+    assert_eq!((lane.take_freed(), lane.held_bytes()), (0, 100));
+    lane.complete(tickets[2]);
+    assert_eq!((lane.take_freed(), lane.held_bytes()), (100, 0));
     lane.offer(chunk(&[3], 4));
+    lane.offer(chunk(&[4], 5));
     assert_eq!(lane.stop(StopReason::Lost, true), 200);
     assert_eq!((lane.queued(), lane.finish().freed_bytes), (0, 0));
+}
+
+#[test]
+fn a_lane_that_ends_gives_back_what_its_processor_never_finished() {
+    let mut lane = Lane::new(10, usize::MAX);
+    lane.offer(chunk(&[0, 1], 2));
+    let (_, ticket) = take(&mut lane);
+    assert_eq!((lane.finish().freed_bytes, lane.held_bytes()), (100, 0));
+    lane.give_up(ticket);
+    assert_eq!(lane.take_freed(), 0);
+}
+
+#[test]
+fn records_of_one_chunk_hold_the_memory_of_their_own_batch_only() {
+    let mut lane = Lane::new(10, usize::MAX);
+    let pinned = vec![Pinned { records: 1, bytes: 10 }, Pinned { records: 2, bytes: 20 }];
+    lane.offer(Chunk { pinned, ..chunk(&[0, 1, 2], 3) });
+    let tickets: Vec<_> = (0..3).map(|_| take(&mut lane).1).collect();
+    lane.complete(tickets[0]);
+    assert_eq!((lane.take_freed(), lane.held_bytes()), (10, 20));
+}
+
+/// Ten bytes in a batch of a thousand.
+#[derive(Debug, PartialEq, Eq)]
+struct Small(i64, bool);
+
+impl HasOffset for Small {
+    fn offset(&self) -> i64 {
+        self.0
+    }
+
+    fn leader_epoch(&self) -> Option<i32> {
+        None
+    }
+
+    fn copied(&self, below: usize) -> Option<(Self, usize)> {
+        (10 < below).then_some((Self(self.0, true), 12))
+    }
+}
+
+#[test]
+fn small_records_of_a_large_batch_are_copied_and_let_it_go() {
+    let config = |at_once, copy_above| LaneConfig { copy_above, ..LaneConfig::new(10, at_once) };
+    let copies = |config, bytes| {
+        let mut lane = Lane::with_config(config);
+        let records = (0..3).map(|offset| Small(offset, false)).collect();
+        let pinned = vec![Pinned { records: 3, bytes }];
+        lane.offer(Chunk { records, first_offset: 0, next_offset: 3, leader_epoch: None, pinned });
+        let mut copied = Vec::new();
+        let mut last = 0;
+        for _ in 0..3 {
+            let pull = lane.pull();
+            last = pull.freed_bytes;
+            let Work::Record(record, ticket) = pull.work else { panic!("a record") };
+            assert_eq!(pull.copied_bytes, if record.1 { 12 } else { 0 });
+            copied.push(record.1);
+            if config.at_once == 1 {
+                lane.complete(ticket);
+            }
+        }
+        (copied, last, lane.held_bytes())
+    };
+    assert_eq!(copies(config(8, 500), 1000), (vec![true; 3], 1000, 36));
+    assert_eq!(copies(config(8, 1000), 1000), (vec![false; 3], 0, 1000), "not a large batch");
+    assert_eq!(copies(config(8, 100), 160), (vec![false; 3], 0, 160), "not a small record");
+    assert_eq!(
+        copies(config(1, 500), 1000),
+        (vec![false, false, true], 1000, 0),
+        "the queue holds the batch"
+    );
+}
+
+#[test]
+fn no_more_than_max_ahead_records_are_handed_out_past_a_stuck_one() {
+    let mut lane = Lane::with_config(LaneConfig { max_ahead: 2, ..LaneConfig::new(10, usize::MAX) });
+    lane.offer(chunk(&[0, 1, 2, 3], 4));
+    let tickets: Vec<_> = (0..3).map(|_| take(&mut lane).1).collect();
+    lane.complete(tickets[1]);
+    lane.complete(tickets[2]);
+    assert_eq!((lane.pull().work, lane.held_back_by(), lane.ahead()), (Work::Wait, Some(0), 2));
+    lane.complete(tickets[0]);
+    assert_eq!((lane.held_back_by(), take(&mut lane).0), (None, 3));
+}
+
+#[test]
+fn what_an_earlier_lane_completed_is_passed_over_and_stays_in_the_progress() {
+    let mut lane = Lane::new(10, usize::MAX);
+    let saved =
+        || SavedProgress { base: 10, done: vec![12..14, 16..20], newest_epoch: None, incarnation: None };
+    assert!(!lane.resume(saved(), 11));
+    assert!(lane.resume(saved(), 10));
+    lane.offer(chunk(&[10, 11, 12, 13, 14], 15));
+    let tickets: Vec<_> = [10, 11, 14]
+        .map(|expected| {
+            let (offset, ticket) = take(&mut lane);
+            assert_eq!(offset, expected);
+            ticket
+        })
+        .into();
+    lane.complete(tickets[1]);
+    assert_eq!((lane.already_done(), lane.queued()), (2, 0));
+    let progress = lane.progress().unwrap();
+    assert_eq!((progress.frontier.offset, progress.done), (10, vec![11..14, 16..20]));
+    lane.complete(tickets[0]);
+    lane.complete(tickets[2]);
+    assert_eq!(at(&lane), Some(15));
+    lane.offer(chunk(&[17, 18, 21], 22));
+    assert_eq!(take(&mut lane).0, 21);
+    assert_eq!(
+        at(&lane),
+        Some(19),
+        "holes and what was done before are passed, as far as they were looked at"
+    );
+}
+
+#[test]
+fn records_of_a_newer_epoch_than_the_saved_one_are_not_those_that_were_completed() {
+    let mut lane = Lane::new(10, usize::MAX);
+    let saved = SavedProgress { base: 0, done: vec![1..9], newest_epoch: Some(4), incarnation: None };
+    assert!(lane.resume(saved, 0));
+    let records = vec![Elected(0, 4), Elected(1, 4), Elected(2, 5), Elected(3, 5)];
+    lane.offer(Chunk { records, first_offset: 0, next_offset: 4, leader_epoch: Some(5), pinned: vec![] });
+    for expected in [0, 2, 3] {
+        let Work::Record(record, _) = lane.pull().work else { panic!("a record") };
+        assert_eq!(record.0, expected);
+    }
 }
 
 #[test]
@@ -180,17 +321,6 @@ fn an_offset_that_comes_twice_in_a_row_is_reported_and_not_handed_out() {
     assert_eq!(lane.pull().work, Work::OutOfOrder { offset: 8, expected: 9 }, "what was looked at is passed");
 }
 
-#[test]
-fn bytes_of_batches_without_records_are_freed_with_those_of_the_next_record() {
-    let mut lane = Lane::new(10, usize::MAX);
-    lane.offer(chunk(&[], 2));
-    lane.offer(chunk(&[], 4));
-    lane.offer(chunk(&[4], 5));
-    let pull = lane.pull();
-    assert!(matches!(pull.work, Work::Record(At(4), _)), "{pull:?}");
-    assert_eq!(pull.freed_bytes, 300);
-}
-
 /// A record that knows its own leader epoch.
 struct Elected(i64, i32);
 
@@ -212,7 +342,7 @@ fn t138_a_records_own_leader_epoch_comes_before_that_of_its_chunk() {
         first_offset: 0,
         next_offset: 3,
         leader_epoch: Some(5),
-        bytes: 0,
+        pinned: vec![],
     });
     for (offset, epoch) in [(1, 3), (3, 5)] {
         let Work::Record(_, ticket) = lane.pull().work else { panic!("a record") };
@@ -221,3 +351,5 @@ fn t138_a_records_own_leader_epoch_comes_before_that_of_its_chunk() {
         assert_eq!(lane.frontier(), Some(expected));
     }
 }
+
+mod restarts;

@@ -163,8 +163,9 @@ impl<B> Run<B> {
         let before = entry.phase;
         entry.phase = LanePhase::Ended;
         let tp = entry.id.topic_partition.clone();
-        if let Some(frontier) = end.frontier {
-            self.committer.progress(lane, frontier);
+        let frontier = end.progress.as_ref().map(|progress| progress.frontier);
+        if let Some(progress) = end.progress {
+            self.committer.progress(lane, progress);
         }
         if let Some(partition) = self.partitions.get_mut(&tp).filter(|partition| partition.lane == Some(lane))
             && let Some(offset) = end.rewind_to
@@ -180,7 +181,7 @@ impl<B> Run<B> {
                     self.end.also.push(EndCause::LaneFailed(lane));
                 }
             }
-            (LaneOutcome::Failed, _) => self.lane_failed(now, lane, &tp, end.frontier),
+            (LaneOutcome::Failed, _) => self.lane_failed(now, lane, &tp, frontier),
             (LaneOutcome::Broken, _) => self.begin_stop(now, EndCause::LaneFailed(lane)),
             (LaneOutcome::Abandoned, _) => self.end.still_running.push(lane),
             (LaneOutcome::Finished, LanePhase::Running) => {

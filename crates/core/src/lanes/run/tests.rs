@@ -31,6 +31,7 @@ pub(super) struct LiveLane {
     ended: bool,
     aborted: bool,
     committed: i64,
+    done: Vec<std::ops::Range<i64>>,
     /// Where its predecessor under the same assignment left off, until the first batch.
     resumes_at: Option<i64>,
 }
@@ -123,13 +124,14 @@ impl World {
         assert!(!self.lanes.values().any(live), "a second live lane for {id}");
         assert!(self.is_ours(&id.topic_partition, id.generation));
         let lane_ = Lane::new(4, 2);
-        let before = self.lanes.values().filter(|lane| lane.id == id);
+        let before = self.lanes.values().filter(|lane| lane.id == id).max_by_key(|lane| lane.committed);
         let live = LiveLane {
             lane: lane_,
             out: vec![],
             ended: false,
             aborted: false,
-            committed: before.map(|lane| lane.committed).max().unwrap_or(-1),
+            committed: before.map_or(-1, |lane| lane.committed),
+            done: before.map(|lane| lane.done.clone()).unwrap_or_default(),
             resumes_at: self.left_off.get(&id).copied(),
             id,
         };
@@ -160,14 +162,20 @@ impl World {
             Effect::Commit(request) => {
                 assert!(self.in_flight.is_none(), "one request at a time");
                 assert!(!request.offsets.is_empty());
-                for (id, frontier) in &request.offsets {
+                for (id, progress) in &request.offsets {
+                    let frontier = progress.frontier;
                     assert!(self.is_ours(&id.topic_partition, id.generation), "commit for {id}, not ours");
                     let lanes = || self.lanes.values().filter(|lane| lane.id == *id);
-                    let reached = lanes().filter_map(|lane| lane.lane.frontier()).map(|at| at.offset).max();
+                    let reached = lanes().filter_map(|lane| lane.lane.progress());
+                    let reached = reached.map(|at| at.frontier.offset).max();
                     assert!(reached >= Some(frontier.offset), "above the frontier");
                     let undone = self.first_undone(&id.topic_partition);
                     assert!(undone.is_none_or(|undone| frontier.offset <= undone), "over {undone:?}");
-                    assert!(lanes().all(|lane| frontier.offset > lane.committed), "twice or backwards");
+                    let news = |lane: &LiveLane| {
+                        frontier.offset > lane.committed
+                            || (frontier.offset == lane.committed && progress.done != lane.done)
+                    };
+                    assert!(lanes().all(news), "twice or backwards");
                 }
                 self.requests += 1;
                 self.in_flight = Some(request);
@@ -268,7 +276,7 @@ impl World {
             first_offset: first,
             next_offset: owned.1,
             leader_epoch: None,
-            bytes: 1,
+            pinned: vec![],
         };
         let info = BatchInfo { topic_partition: tp.clone(), generation: owned.0, first_offset: first };
         self.run.handle_batch(self.now, &info, chunk);
@@ -316,7 +324,8 @@ impl World {
         if let Some(at) = stopped.rewind_to.or(position).filter(|_| outcome == LaneOutcome::Failed) {
             self.left_off.insert(live.id.clone(), at);
         }
-        let end = LaneEnd { outcome, frontier: stopped.final_commit(), rewind_to: stopped.rewind_to };
+        let end =
+            LaneEnd { outcome, progress: stopped.final_commit().cloned(), rewind_to: stopped.rewind_to };
         self.run.handle_lane_ended(self.now, number, end);
         self.settle();
     }
@@ -325,8 +334,8 @@ impl World {
         self.calls += 1;
         let token = CommitToken(self.calls);
         self.waiting.insert(token);
-        let frontier = self.lanes[&number].lane.frontier();
-        self.run.handle_commit_requested(self.now, number, token, frontier);
+        let progress = self.lanes[&number].lane.progress();
+        self.run.handle_commit_requested(self.now, number, token, progress);
         self.settle();
     }
 
@@ -334,11 +343,14 @@ impl World {
         let Some(request) = self.in_flight.take() else {
             return;
         };
-        for (id, frontier) in &request.offsets {
+        for (id, progress) in &request.offsets {
+            let frontier = progress.frontier;
             let ours = self.is_ours(&id.topic_partition, id.generation);
             if failure.is_none() && ours {
                 for lane in self.lanes.values_mut().filter(|lane| lane.id == *id) {
-                    lane.committed = lane.committed.max(frontier.offset);
+                    if lane.committed <= frontier.offset {
+                        (lane.committed, lane.done) = (frontier.offset, progress.done.clone());
+                    }
                 }
                 let committed = self.committed.entry(id.topic_partition.clone()).or_insert(0);
                 assert!(*committed <= frontier.offset, "the group's offset went back");
@@ -357,8 +369,8 @@ impl World {
         while let Some(due) = self.run.next_timeout().filter(|&due| due <= until) {
             self.now = self.now.max(due);
             for (&number, lane) in &self.lanes {
-                if let Some(frontier) = lane.lane.frontier() {
-                    self.run.handle_progress(number, frontier);
+                if let Some(progress) = lane.lane.progress() {
+                    self.run.handle_progress(number, progress);
                 }
             }
             self.run.handle_timeout(self.now);
@@ -406,6 +418,7 @@ enum Step {
     End(usize, bool),
     Commit(usize),
     Answer(Option<CommitFailureKind>),
+    Blocked(usize),
     Advance(u64),
     Shutdown,
 }
@@ -416,6 +429,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => Just(None),
         3 => Just(Some(CommitFailureKind::Retriable)),
         2 => Just(Some(CommitFailureKind::Fenced)),
+        1 => Just(Some(CommitFailureKind::MetadataTooLarge)),
     ];
     proptest::collection::vec(
         prop_oneof![
@@ -428,6 +442,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             8 => (0..4usize, prop::bool::weighted(0.1)).prop_map(|(lane, fail)| Step::End(lane, fail)),
             5 => (0..4usize).prop_map(Step::Commit),
             10 => kind.prop_map(Step::Answer),
+            2 => (0..4usize).prop_map(Step::Blocked),
             6 => (1..3000u64).prop_map(Step::Advance),
             1 => prop::bool::weighted(0.1).prop_map(|yes| if yes { Step::Shutdown } else { Step::Advance(1) }),
         ],
@@ -447,6 +462,10 @@ fn apply(world: &mut World, step: &Step) {
         Step::Lose(which) => world.lose(&partition(*which)),
         Step::Batch(which, records, hidden) => world.batch(&partition(*which), *records, *hidden),
         Step::Answer(failure) => world.answer_commit(*failure),
+        Step::Blocked(which) => {
+            world.run.handle_fetch_blocked(world.now, &partition(*which));
+            world.settle();
+        }
         Step::Advance(by) => world.advance(Duration::from_millis(*by)),
         Step::Shutdown => {
             world.run.handle_shutdown(world.now);
@@ -489,9 +508,18 @@ fn configs() -> impl Strategy<Value = RunConfig> {
     ];
     let stop = prop_oneof![Just(StopPolicy::Drain), Just(StopPolicy::Cancel)];
     let timeout = prop_oneof![Just(0u64), Just(2_000), Just(30_000)].prop_map(Duration::from_millis);
-    (commit, stop, timeout, prop::bool::weighted(0.9)).prop_map(|(commit, stop, stop_timeout, has_group)| {
-        RunConfig { commit, stop, stop_timeout, has_group, on_failure: OnFailure::StopRun, jitter: 1 }
-    })
+    let has_group = prop::bool::weighted(0.9);
+    (commit, stop, timeout, has_group, any::<bool>()).prop_map(
+        |(commit, stop, stop_timeout, has_group, await_capacity)| RunConfig {
+            commit,
+            stop,
+            stop_timeout,
+            has_group,
+            on_failure: OnFailure::StopRun,
+            await_capacity,
+            jitter: 1,
+        },
+    )
 }
 
 fn on_failures() -> impl Strategy<Value = OnFailure> {

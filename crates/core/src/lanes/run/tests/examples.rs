@@ -9,6 +9,7 @@ fn config() -> RunConfig {
         stop_timeout: Duration::from_secs(30),
         has_group: true,
         on_failure: OnFailure::StopRun,
+        await_capacity: false,
         jitter: 1,
     }
 }
@@ -76,7 +77,8 @@ fn t172_a_lost_lane_is_not_committed_even_when_it_was_being_revoked() {
 fn a_batch_that_nobody_announced_ends_the_run() {
     let mut world = World::new(config());
     let info = BatchInfo { topic_partition: partition(0), generation: 3, first_offset: 0 };
-    let chunk = Chunk { records: vec![], first_offset: 0, next_offset: 1, leader_epoch: None, bytes: 0 };
+    let chunk =
+        Chunk { records: vec![], first_offset: 0, next_offset: 1, leader_epoch: None, pinned: vec![] };
     world.run.handle_batch(world.now, &info, chunk);
     world.settle();
     assert_eq!(world.end.as_ref().unwrap().cause, EndCause::SourceBroken);
@@ -90,8 +92,13 @@ fn b041_a_late_batch_of_a_gone_assignment_is_dropped() {
     world.lose(&tp);
     world.end_lane(world.live()[0], LaneOutcome::Finished);
     let info = BatchInfo { topic_partition: tp, generation: 1, first_offset: 818 };
-    let chunk =
-        Chunk { records: vec![At(818)], first_offset: 818, next_offset: 819, leader_epoch: None, bytes: 0 };
+    let chunk = Chunk {
+        records: vec![At(818)],
+        first_offset: 818,
+        next_offset: 819,
+        leader_epoch: None,
+        pinned: vec![],
+    };
     world.run.handle_batch(world.now, &info, chunk);
     world.settle();
     assert_eq!(world.finish().stale_batches, 1);
@@ -103,7 +110,7 @@ fn batch_of(tp: &TopicPartition, generation: i32, offset: i64) -> (BatchInfo, Ch
         first_offset: offset,
         next_offset: offset + 1,
         leader_epoch: None,
-        bytes: 0,
+        pinned: vec![],
     };
     (BatchInfo { topic_partition: tp.clone(), generation, first_offset: offset }, chunk)
 }
@@ -204,7 +211,7 @@ fn t222_news_of_an_old_lane_do_not_touch_its_successor() {
     world.run.handle_lane_ended(
         world.now,
         old,
-        LaneEnd { outcome: LaneOutcome::Failed, frontier: None, rewind_to: Some(0) },
+        LaneEnd { outcome: LaneOutcome::Failed, progress: None, rewind_to: Some(0) },
     );
     world.settle();
     assert!(world.end.is_none(), "an end that is told twice counts once");
@@ -400,4 +407,51 @@ fn t047_a_lane_that_fails_while_work_of_it_runs_takes_nothing_more_and_has_the_s
     world.advance(Duration::from_secs(31));
     assert!(world.lanes[&lane].aborted);
     assert_eq!(world.finish().cause, EndCause::StopTimeout);
+}
+
+#[test]
+fn a_blocked_partition_is_left_alone_and_tried_again_ever_more_rarely() {
+    let mut world = World::new(config());
+    let tps = [partition(0), partition(1)];
+    world.assign(&tps);
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        world.run.handle_fetch_blocked(world.now, &tps[0]);
+        world.settle();
+        assert!(world.owned[&tps[0]].2 && !world.owned[&tps[1]].2, "paused alone");
+        let due = world.run.next_timeout().unwrap();
+        waits.push((due - world.now).as_secs_f64());
+        world.advance(due - world.now);
+        assert!(!world.owned[&tps[0]].2, "tried again");
+    }
+    let most = [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0];
+    assert!(waits.iter().zip(most).all(|(wait, most)| (most / 2.0..=most).contains(wait)), "{waits:?}");
+    world.batch(&tps[0], 1, 0);
+    world.run.handle_fetch_blocked(world.now, &tps[0]);
+    assert!(
+        world.run.next_timeout().unwrap() - world.now <= Duration::from_secs(1),
+        "a batch ends the series"
+    );
+    world.settle();
+    world.finish();
+}
+
+#[test]
+fn awaiting_capacity_nothing_is_read_while_a_running_lane_is_full_and_nothing_is_paused() {
+    let mut world = World::new(RunConfig { await_capacity: true, ..config() });
+    let tps = [partition(0), partition(1)];
+    world.assign(&tps);
+    world.batch(&tps[0], 4, 0);
+    assert!(!world.run.wants_batches() && !world.owned[&tps[0]].2);
+    let lane = world.live()[0];
+    for _ in 0..2 {
+        world.pull(lane);
+        world.complete(lane, 0);
+    }
+    assert!(world.run.wants_batches(), "room again");
+    world.batch(&tps[0], 4, 0);
+    assert!(!world.run.wants_batches());
+    world.revoke(&tps[..1], None);
+    assert!(world.run.wants_batches(), "a lane that stops keeps nobody waiting");
+    world.finish();
 }
