@@ -37,7 +37,7 @@ async fn poll(source: &RdkafkaSource) -> SourceBatch {
 
 fn commit(topic: &str, partition: i32, generation: i32, offset: i64) -> CommitOffset {
     let topic_partition = tp(topic, partition);
-    CommitOffset { topic_partition, generation, offset, leader_epoch: None }
+    CommitOffset { topic_partition, generation, offset, leader_epoch: None, metadata: String::new() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
