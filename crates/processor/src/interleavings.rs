@@ -184,7 +184,8 @@ impl Shared {
             let second = left.pop_front();
             let records: Vec<At> = [Some(first), second].into_iter().flatten().map(At).collect();
             let next_offset = first + records.len() as i64;
-            let chunk = Chunk { records, first_offset: first, next_offset, leader_epoch: None, bytes: 1 };
+            let chunk =
+                Chunk { records, first_offset: first, next_offset, leader_epoch: None, pinned: Vec::new() };
             let offer = lock(&self.lane).offer(chunk);
             self.work.notify_all();
             frontier = self.snapshot(frontier);
@@ -227,7 +228,7 @@ fn b019_completions_from_two_workers_against_offers_snapshots_and_the_stop_of_a_
                     // The processor has ended: what workers complete from here on must not count.
                     let stopped = lock(&processing.lane).finish();
                     let counted = lock(&processing.lane).completed();
-                    (stopped.final_commit().map_or(0, |frontier| frontier.offset), counted)
+                    (stopped.final_frontier().map_or(0, |frontier| frontier.offset), counted)
                 });
                 let last = shared.coordinate(&has_room, hurry);
                 let (committed, counted) = processor.join().unwrap();
