@@ -64,7 +64,7 @@ fn t106_markers_behind_the_last_record_let_the_frontier_reach_the_end() {
 fn t099_the_end_of_a_partition_between_two_records_is_nothing_to_wait_for() {
     let mut lane = Lane::new(10, usize::MAX);
     lane.offer(chunk(&[10], 11));
-    lane.offer(Chunk { records: vec![], first_offset: 11, next_offset: 11, leader_epoch: None, bytes: 0 });
+    lane.offer(Chunk { records: vec![], first_offset: 11, next_offset: 11, leader_epoch: None, pinned: vec![] });
     lane.offer(chunk(&[12], 13));
     let (_, ten) = take(&mut lane);
     let (offset, twelve) = take(&mut lane);
