@@ -30,6 +30,9 @@ const KEY_OVERHEAD: usize = 48;
 /// Bytes collected before a write.
 const WRITE_CHUNK: usize = 1024 * 1024;
 
+/// The newest offset of each key.
+type Keys = HashMap<Box<[u8]>, i64>;
+
 /// The work of one pass, to be run on any thread that may block.
 #[derive(Debug)]
 pub struct CompactionJob {
@@ -200,11 +203,8 @@ impl CompactionJob {
 
     /// The newest offset of each key in the segments that are not compacted, and how many segments the pass goes
     /// through. Keys of a segment that came too late for that are remembered all the same: they too hide older ones.
-    fn newest_of_each_key(
-        &self,
-        go_on: &impl Fn() -> bool,
-    ) -> Result<(HashMap<Box<[u8]>, i64>, usize), ReadError> {
-        let mut keys: HashMap<Box<[u8]>, i64> = HashMap::new();
+    fn newest_of_each_key(&self, go_on: &impl Fn() -> bool) -> Result<(Keys, usize), ReadError> {
+        let mut keys = Keys::new();
         let mut memory = 0;
         for (n, segment) in self.segments.iter().enumerate().skip(self.clean) {
             let mut full = false;
@@ -232,7 +232,7 @@ impl CompactionJob {
     fn rewrite(
         &self,
         old: &Arc<Segment>,
-        keys: &HashMap<Box<[u8]>, i64>,
+        keys: &Keys,
         is_last: bool,
         go_on: &impl Fn() -> bool,
         report: &mut CompactionReport,
@@ -276,12 +276,7 @@ impl CompactionJob {
     }
 
     /// What becomes of a batch, and how many of its records go.
-    fn fate(
-        &self,
-        batch: &RecordBatch,
-        keys: &HashMap<Box<[u8]>, i64>,
-        stays: bool,
-    ) -> Result<(Fate, u64), ReadError> {
+    fn fate(&self, batch: &RecordBatch, keys: &Keys, stays: bool) -> Result<(Fate, u64), ReadError> {
         let header = batch.header();
         if header.is_control() {
             return Ok((Fate::Stays, 0));

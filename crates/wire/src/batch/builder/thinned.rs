@@ -69,7 +69,10 @@ mod tests {
         RecordBatch::decode(TopicPartition::new("t", 0), bytes).unwrap()
     }
 
-    fn records(batch: &RecordBatch) -> Vec<(i64, i64, Option<Bytes>, Option<Bytes>, usize)> {
+    /// Offset, time, key, value, number of headers.
+    type Parts = (i64, i64, Option<Bytes>, Option<Bytes>, usize);
+
+    fn records(batch: &RecordBatch) -> Vec<Parts> {
         let parts = |r: crate::Record| {
             (r.offset(), r.timestamp(), r.key_bytes(), r.value_bytes(), r.raw_headers().len())
         };
