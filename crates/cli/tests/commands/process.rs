@@ -28,10 +28,10 @@ impl Job {
         self.folder.path().join(name)
     }
 
-    /// `tramline process t -g g`, these flags, and a shell script that begins in the folder.
+    /// `tramline process t -g g`, these flags, and a shell script, all in the folder.
     fn start(&self, flags: &[&str], script: &str) -> Child {
-        let script = format!("cd {} || exit 9\n{script}", self.folder.path().display());
-        self.shell.spawn(&[&["process", "t", "-g", "g"], flags, &["--", "sh", "-c", &script]].concat())
+        let line = [&["process", "t", "-g", "g"], flags, &["--", "sh", "-c", script]].concat();
+        self.shell.spawn_in(self.folder.path(), &line)
     }
 
     fn run(&self, flags: &[&str], script: &str) -> Ended {
@@ -47,6 +47,27 @@ impl Job {
     fn committed(&self) -> Vec<Option<i64>> {
         let described = self.shell.ok(&["group", "describe", "g", "--json"]).json();
         described.iter().map(|line| line["committed"].as_i64()).collect()
+    }
+}
+
+impl Drop for Job {
+    /// Ends what a failed test, or a member it killed, left at work: whatever process is in the folder.
+    fn drop(&mut self) {
+        let Ok(folder) = self.folder.path().canonicalize() else { return };
+        let is_ours = |process: &std::fs::DirEntry| {
+            std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == folder)
+        };
+        // Again until none is left: a process may have started another meanwhile. Elsewhere than on Linux none is seen.
+        loop {
+            let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+            let left: Vec<_> = all.filter(is_ours).map(|process| process.file_name()).collect();
+            // One that has just ended by itself makes `kill` complain, and the others are ended all the same.
+            if left.is_empty()
+                || Command::new("kill").arg("-KILL").args(left).stderr(Stdio::null()).status().is_err()
+            {
+                return;
+            }
+        }
     }
 }
 
@@ -332,18 +353,14 @@ fn a_member_that_is_killed_leaves_its_records_to_the_other_and_the_end_waits_for
     let job = Job::new("4");
     let input: String = (0..80).map(|n| format!("k{n}:{n}\n")).collect();
     job.shell.produce(&["t", "-k", ":"], input.as_bytes());
-    // It holds every record it is given.
-    let mut victim = job.start(&["--json"], "echo $$ >> held; exec sleep 600");
+    // It holds every record it is given, and what it ran is nobody's child afterwards.
+    let mut victim = job.start(&["--json"], "exec sleep 600");
     let mut out = BufReader::new(victim.stdout.take().unwrap());
     read_until(&mut out, "\"assigned\"");
     let survivor = job.start(&["-e", "--json"], "value=$(cat); echo $value >> seen");
     victim.kill().unwrap();
     victim.wait().unwrap();
     let ended = wait(survivor);
-    // What a killed member ran is nobody's child any more.
-    for pid in std::fs::read_to_string(job.path("held")).unwrap_or_default().lines() {
-        let _ = Command::new("kill").args(["-KILL", pid]).status();
-    }
     assert_eq!(ended.code, 0, "{}", ended.err);
     let mut seen: Vec<u32> = job.seen().iter().map(|line| line.parse().unwrap()).collect();
     seen.sort_unstable();
@@ -368,7 +385,11 @@ fn a_terminal_shows_what_each_lane_does_and_the_commands_lines_above() {
     .unwrap();
     let line = format!("sh {}", job.path("run.sh").display());
     let mut terminal = Command::new("script");
-    terminal.args(["-qefc", &line, "/dev/null"]).env("TERM", "xterm").env_remove("NO_COLOR");
+    terminal
+        .current_dir(job.folder.path())
+        .args(["-qefc", &line, "/dev/null"])
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR");
     terminal.stdin(Stdio::null()).stdout(Stdio::piped());
     let Ok(mut terminal) = terminal.spawn() else {
         // Part of every Linux, and of no other system.

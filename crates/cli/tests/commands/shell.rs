@@ -40,8 +40,12 @@ impl Ended {
 
 /// Starts a command with all three streams piped.
 pub fn spawn(arguments: &[&str], brokers: Option<&str>) -> Child {
+    spawn_in(Path::new("."), arguments, brokers)
+}
+
+fn spawn_in(folder: &Path, arguments: &[&str], brokers: Option<&str>) -> Child {
     let mut command = Command::new(TRAMLINE);
-    command.args(arguments).env_remove("TRAMLINE_BROKERS");
+    command.current_dir(folder).args(arguments).env_remove("TRAMLINE_BROKERS");
     if let Some(brokers) = brokers {
         command.env("TRAMLINE_BROKERS", brokers);
     }
@@ -107,7 +111,12 @@ impl Shell {
 
     /// Starts a command against the broker.
     pub fn spawn(&self, arguments: &[&str]) -> Child {
-        spawn(arguments, Some(&self.address))
+        self.spawn_in(Path::new("."), arguments)
+    }
+
+    /// The same, in a folder.
+    pub fn spawn_in(&self, folder: &Path, arguments: &[&str]) -> Child {
+        spawn_in(folder, arguments, Some(&self.address))
     }
 
     /// Runs a command that must end with 0.
