@@ -53,8 +53,9 @@ pub struct Summary {
     pub interrupted: u64,
     /// Completions of what a killed member had completed.
     pub again_after_kill: u64,
-    /// Completions of what a member had completed that was not killed: a lane that was lost.
-    pub again_after_loss: u64,
+    /// Completions of what a member had completed that lives: its lane was revoked while a failed record, not to be drained,
+    /// waited for its next attempt, or was lost.
+    pub again_after_handover: u64,
     pub most_again_in_a_history: u64,
     /// Upper bound of the completions again: what was completed and not committed when a lane began.
     pub exposed: u64,
@@ -68,14 +69,14 @@ impl fmt::Display for Summary {
         write!(
             f,
             "kills={} histories={} completions={} failures={} interrupted={} again_after_kill={} \
-             again_after_loss={} most_again_in_a_history={} exposed={} late={} commits_seen={}",
+             again_after_handover={} most_again_in_a_history={} exposed={} late={} commits_seen={}",
             self.kills,
             self.histories,
             self.completions,
             self.failures,
             self.interrupted,
             self.again_after_kill,
-            self.again_after_loss,
+            self.again_after_handover,
             self.most_again_in_a_history,
             self.exposed,
             self.late,
@@ -234,7 +235,7 @@ impl<'a> Checker<'a> {
             *(if killed {
                 &mut self.summary.again_after_kill
             } else {
-                &mut self.summary.again_after_loss
+                &mut self.summary.again_after_handover
             }) += 1;
         }
     }

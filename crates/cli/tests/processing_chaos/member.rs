@@ -45,6 +45,7 @@ impl Member {
             .env("TRAMLINE_CHAOS_ADDRESS", &self.address)
             .env("TRAMLINE_CHAOS_DELIVERIES", &self.deliveries)
             .env("TRAMLINE_CHAOS_INSTANCE", &self.instance)
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(stderr)

@@ -54,7 +54,7 @@ fn a_kill_with_keys_out_of_step_and_what_was_open_again_is_fine_and_counted() {
         kills: 1,
         interrupted: 1,
         again_after_kill: 2,
-        again_after_loss: 0,
+        again_after_handover: 0,
         most_again_in_a_history: 2,
         exposed: 2,
         commits_seen: 2,
