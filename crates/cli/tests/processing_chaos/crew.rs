@@ -16,6 +16,7 @@ pub struct Crew {
     folder: PathBuf,
     address: String,
     seed: u64,
+    metadata: bool,
     random: Random,
     deliveries: Deliveries,
     next: u32,
@@ -23,12 +24,13 @@ pub struct Crew {
 }
 
 impl Crew {
-    pub fn start(folder: PathBuf, address: &str, seed: u64) -> Self {
+    pub fn start(folder: PathBuf, address: &str, seed: u64, metadata: bool) -> Self {
         let mut crew = Self {
             deliveries: Deliveries::open(&folder.join("deliveries")),
             folder,
             address: address.to_owned(),
             seed,
+            metadata,
             random: Random::new(!seed),
             next: 0,
             live: Vec::new(),
@@ -54,6 +56,7 @@ impl Crew {
             address: self.address.clone(),
             deliveries: self.folder.join("deliveries"),
             instance: if slot < NAMED { format!("name {slot}") } else { String::new() },
+            metadata: self.metadata,
         };
         (number, member.start(&self.folder))
     }

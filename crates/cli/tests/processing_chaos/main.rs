@@ -1,6 +1,7 @@
 //! A group in key order whose members are killed and added all the time, and what its handlers must have seen.
 //!
-//! `TRAMLINE_CHAOS=full` is the long run, with a kill every second; `TRAMLINE_CHAOS_SEED` repeats a run's choices.
+//! `TRAMLINE_CHAOS=full` is the long run, with a kill every second; `TRAMLINE_CHAOS_SEED` repeats a run's choices,
+//! `TRAMLINE_CHAOS_METADATA=off` leaves out of the commits what is completed above them.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test ends the test")]
 
@@ -73,10 +74,11 @@ fn members_killed_and_added_lose_nothing_keep_keys_in_order_and_commit_only_what
 
 async fn run(folder: &Path, seed: u64, size: Size) {
     let begun = Instant::now();
+    let metadata = !std::env::var("TRAMLINE_CHAOS_METADATA").is_ok_and(|text| text == "off");
     let serve = Serve::start(folder, &[]);
     let load = Load::start(&serve.address, size, seed).await;
     let committed = watch_commits(&serve.address, Deliveries::open(&folder.join("deliveries")));
-    let mut crew = Crew::start(folder.to_owned(), &serve.address, seed);
+    let mut crew = Crew::start(folder.to_owned(), &serve.address, seed, metadata);
 
     // On a clock the second half is written from kill to kill, so that there is work at each of them.
     let mut clock = size.every.map(interval);
@@ -102,7 +104,7 @@ async fn run(folder: &Path, seed: u64, size: Size) {
     let entries = deliveries::read(&folder.join("deliveries"));
     let summary = checker::check(&written, &entries).unwrap_or_else(|wrong| panic!("{wrong}"));
     println!(
-        "records={} keys={} partitions={} members={members} {summary} entries={} committed_while_killing={committed_by_then} \
+        "records={} keys={} partitions={} metadata={metadata} members={members} {summary} entries={} committed_while_killing={committed_by_then} \
          killing_seconds={:.1} seconds={seconds:.1} load={} seed={seed}",
         size.records,
         size.keys,

@@ -29,6 +29,8 @@ pub struct Member {
     pub deliveries: PathBuf,
     /// A name under which it gets the partitions of a killed member of that name at once; else empty.
     pub instance: String,
+    /// Whether commits carry what is completed above them.
+    pub metadata: bool,
 }
 
 const NUMBER: &str = "TRAMLINE_CHAOS_MEMBER";
@@ -45,6 +47,7 @@ impl Member {
             .env("TRAMLINE_CHAOS_ADDRESS", &self.address)
             .env("TRAMLINE_CHAOS_DELIVERIES", &self.deliveries)
             .env("TRAMLINE_CHAOS_INSTANCE", &self.instance)
+            .env("TRAMLINE_CHAOS_METADATA", if self.metadata { "on" } else { "off" })
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -62,6 +65,7 @@ impl Member {
             address: told("ADDRESS"),
             deliveries: told("DELIVERIES").into(),
             instance: told("INSTANCE"),
+            metadata: told("METADATA") == "on",
         })
     }
 
@@ -82,6 +86,7 @@ impl Member {
             .max_concurrent_handlers(8)
             .max_buffered_records(128)
             .commit(CommitPolicy::Periodic(COMMIT_INTERVAL))
+            .commit_metadata(self.metadata)
             .stop(StopPolicy::Drain, Duration::from_secs(30))
             .on_error(Retry::new(ATTEMPTS, Backoff::new(Duration::from_millis(1), Duration::from_millis(20))))
             .build()
