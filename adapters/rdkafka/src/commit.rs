@@ -12,7 +12,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::time::Instant;
-use tramline_processor::{CommitError, CommitErrorKind, CommitOffset};
+use tramline_processor::{CommitError, CommitErrorKind, CommitOffset, Committed};
 use tramline_wire::{Str, TopicPartition};
 
 use crate::context::Context;
@@ -83,6 +83,9 @@ impl Shared {
             let partition = state.partitions.get_mut(&offset.topic_partition);
             if let Some(partition) = partition.filter(|found| found.generation == offset.generation) {
                 partition.least = partition.least.max(offset.offset);
+                let end = partition.committed.take().and_then(|committed| committed.log_end);
+                let committed = Committed::new(offset.offset, offset.metadata.clone());
+                partition.committed = Some(committed.log_end(end.map(|end| end.max(partition.next))));
             }
         }
         let lost = (CommitErrorKind::Fenced, RDKafkaErrorCode::AssignmentLost);
@@ -107,9 +110,11 @@ impl Shared {
         for offset in offsets {
             let TopicPartition { topic, partition } = &offset.topic_partition;
             let list = requests.entry(topic.clone()).or_default();
-            list.add_partition(topic, *partition)
-                .set_offset(Offset::Offset(offset.offset))
-                .map_err(refused)?;
+            let mut entry = list.add_partition(topic, *partition);
+            entry.set_offset(Offset::Offset(offset.offset)).map_err(refused)?;
+            if !offset.metadata.is_empty() {
+                entry.set_metadata(&offset.metadata);
+            }
         }
         let mut state = self.lock();
         let Some(consumer) = state.consumer.clone() else { return Err(refused(KafkaError::Canceled)) };
@@ -161,8 +166,8 @@ fn kind_of(code: RDKafkaErrorCode, owned: bool) -> CommitErrorKind {
         | RDKafkaErrorCode::FencedMemberEpoch
         | RDKafkaErrorCode::UnreleasedInstanceId
         | RDKafkaErrorCode::AssignmentLost
-        | RDKafkaErrorCode::OffsetMetadataTooLarge
         | RDKafkaErrorCode::InvalidCommitOffsetSize => CommitErrorKind::Fenced,
+        RDKafkaErrorCode::OffsetMetadataTooLarge => CommitErrorKind::MetadataTooLarge,
         // With cooperative assignors the generation grows while partitions are kept: the same commit works a moment later.
         RDKafkaErrorCode::IllegalGeneration | RDKafkaErrorCode::StaleMemberEpoch if !owned => {
             CommitErrorKind::Fenced
@@ -174,8 +179,9 @@ fn kind_of(code: RDKafkaErrorCode, owned: bool) -> CommitErrorKind {
 /// When partitions of one request failed in different ways, the worst decides what the run does.
 const fn severity(kind: CommitErrorKind) -> u8 {
     match kind {
-        CommitErrorKind::Unauthorised => 2,
-        CommitErrorKind::Fenced => 1,
+        CommitErrorKind::Unauthorised => 3,
+        CommitErrorKind::Fenced => 2,
+        CommitErrorKind::MetadataTooLarge => 1,
         _ => 0,
     }
 }

@@ -1,6 +1,6 @@
 //! Polling librdkafka: what happened is carried out, what was fetched is read ahead, what is overdue is given back.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use crate::context::{Context, Recorded, give_back};
 use crate::error::SourceError;
 use crate::record::record;
 use crate::shared::{Hold, Partition, Pending, Shared, State};
+use crate::start::Numbers;
 
 /// How many events are served before the caller has another look.
 const MAX_EVENTS: usize = 1000;
@@ -66,14 +67,14 @@ impl Shared {
         &self,
         state: &mut State,
         consumer: &Arc<BaseConsumer<Context>>,
-        partitions: &BTreeMap<TopicPartition, i64>,
+        partitions: &Numbers,
     ) {
         if partitions.is_empty() {
             return;
         }
         state.generation += 1;
         let generation = state.generation;
-        for (topic_partition, &start) in partitions {
+        for (topic_partition, start) in partitions {
             let queue = consumer.split_partition_queue(&topic_partition.topic, topic_partition.partition);
             let queue = queue.map(|mut queue| {
                 let changed = Arc::clone(&self.changed);
@@ -85,8 +86,9 @@ impl Shared {
                 generation,
                 queue,
                 read,
-                next: start,
-                least: start,
+                next: start.offset,
+                least: start.offset,
+                committed: start.committed.clone(),
                 paused: false,
                 withheld: false,
             };

@@ -13,7 +13,7 @@ use rdkafka::consumer::BaseConsumer;
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tramline_processor::SourceBatch;
+use tramline_processor::{Committed, SourceBatch};
 use tramline_wire::{Record, TopicPartition};
 
 use crate::commit::InFlight;
@@ -71,6 +71,8 @@ pub(crate) struct Partition {
     pub next: i64,
     /// The least offset that may be committed: where the assignment began, then what was committed. Commits never move back.
     pub least: i64,
+    /// What the group has committed, as far as is known.
+    pub committed: Option<Committed>,
     pub paused: bool,
     /// Its revocation was announced: ours still, but nothing is handed out.
     pub withheld: bool,

@@ -10,7 +10,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::sync::Notify;
 use tramline_processor::{
-    CommitConfiguration, CommitError, CommitOffset, GroupMetadata, Source, SourceBatch,
+    CommitConfiguration, CommitError, CommitOffset, Committed, GroupMetadata, Source, SourceBatch,
 };
 use tramline_wire::TopicPartition;
 
@@ -183,6 +183,10 @@ impl Source for RdkafkaSource {
 
     async fn commit(&self, offsets: Vec<CommitOffset>) -> Result<(), CommitError> {
         self.shared.commit(offsets).await
+    }
+
+    fn committed(&self, topic_partition: &TopicPartition) -> Option<Committed> {
+        self.shared.lock().partitions.get(topic_partition)?.committed.clone()
     }
 
     fn events(&self) -> RdkafkaEvents {

@@ -6,6 +6,7 @@
 //! only ever given numbers, and what it does when a number is not in the log is to say so.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaErrorCode;
+use tramline_processor::Committed;
 use tramline_wire::TopicPartition;
 
 use crate::config::Reset;
@@ -26,7 +28,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 
-type Numbers = BTreeMap<TopicPartition, i64>;
+/// Where each partition begins.
+pub(crate) type Numbers = BTreeMap<TopicPartition, Start>;
+type Answers = BTreeMap<TopicPartition, (Offset, String)>;
+
+/// Where a partition begins, and what is committed, if anybody asked.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub offset: i64,
+    pub committed: Option<Committed>,
+}
 
 /// An assignment that librdkafka waits for.
 #[derive(Debug)]
@@ -70,7 +81,7 @@ impl Shared {
             }
             Some(Ok(numbers)) => {
                 self.adopt(state, consumer, &numbers);
-                let numbers = numbers.into_iter().map(|(tp, number)| (tp, Offset::Offset(number)));
+                let numbers = numbers.into_iter().map(|(tp, number)| (tp, Offset::Offset(number.offset)));
                 assign(consumer, &list(numbers), incremental)
             }
             // The revocation is next, and librdkafka only takes back what it was given. It fetches nothing in between.
@@ -140,12 +151,12 @@ fn numbers(
     let is_stored = |offset: &Offset| matches!(offset, Offset::Stored | Offset::Invalid);
     let stored: Vec<_> = wanted.iter().filter(|(_, offset)| is_stored(offset)).cloned().collect();
     let committed = match stored.is_empty() {
-        true => BTreeMap::new(),
+        true => Answers::new(),
         false => read(consumer.committed_offsets(list(stored), PATIENCE)?)?,
     };
     let (first, end) = (ask(Offset::Beginning)?, ask(Offset::End)?);
-    let number = |of: &BTreeMap<TopicPartition, Offset>, tp: &TopicPartition| match of.get(tp) {
-        Some(Offset::Offset(number)) => Ok(*number),
+    let number = |of: &Answers, tp: &TopicPartition| match of.get(tp) {
+        Some((Offset::Offset(number), _)) => Ok(*number),
         _ => Err(KafkaError::OffsetFetch(RDKafkaErrorCode::PartitionEOF)),
     };
     let mut numbers = Numbers::new();
@@ -171,17 +182,23 @@ fn numbers(
                 }
             }
         };
-        numbers.insert(topic_partition.clone(), start);
+        let committed = match committed.get(topic_partition) {
+            Some((Offset::Offset(offset), text)) => Some(Committed::new(*offset, text).log_end(Some(end))),
+            _ => None,
+        };
+        numbers.insert(topic_partition.clone(), Start { offset: start, committed });
     }
     Ok(numbers)
 }
 
 /// What was answered, unless a partition failed.
-fn read(answer: TopicPartitionList) -> KafkaResult<BTreeMap<TopicPartition, Offset>> {
+fn read(answer: TopicPartitionList) -> KafkaResult<Answers> {
     let each = answer.elements();
     let each = each.iter().map(|element| {
         element.error()?;
-        Ok((TopicPartition::new(element.topic(), element.partition()), element.offset()))
+        // rdkafka panics over what is no text; ours is.
+        let text = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned())).unwrap_or_default();
+        Ok((TopicPartition::new(element.topic(), element.partition()), (element.offset(), text)))
     });
     each.collect()
 }

@@ -10,8 +10,8 @@ use common::{Probe, Running, Stand, soon, tp, unique, until};
 use rdkafka::Offset;
 use tramline::client::{NewTopic, Producer, ProducerConfig, ProducerRecord};
 use tramline::processor::{
-    CommitErrorKind, CommitOffset, CommitPolicy, ConfigErrorKind, PartitionedExt, Source, SourceBatch,
-    SourceEvent, SourceEvents,
+    CommitErrorKind, CommitOffset, CommitPolicy, ConfigErrorKind, Ordering, PartitionedExt, Source,
+    SourceBatch, SourceEvent, SourceEvents, StopPolicy,
 };
 use tramline::wire::Record;
 use tramline::wire::batch::TimestampType;
@@ -225,6 +225,34 @@ async fn a_commit_never_moves_back_within_an_assignment() {
     soon(second.commit(vec![commit(&topic, 0, generation, 3)])).await.unwrap();
     assert_eq!(stand.committed(&topic, &group, 0).await, Some(3));
     soon(second.close()).await.unwrap();
+    stand.close().await;
+}
+
+/// One record waits while those behind it are done: a restart runs only the one again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_done_above_the_commit_is_not_done_again_after_a_restart() {
+    const SHORT: Duration = Duration::from_secs(1);
+    let stand = Stand::start().await;
+    let (topic, group) = (stand.topic(1).await, unique("group"));
+    stand.produce(&topic, 0, 0..20).await;
+    let probe = Probe::default();
+    drop(probe.hold(0, 3));
+    let often = |run: tramline::processor::PartitionedBuilder<RdkafkaSource>| {
+        let run = run.ordering(Ordering::Unordered).max_concurrent_handlers(4);
+        run.commit(CommitPolicy::Periodic(Duration::from_millis(20))).stop(StopPolicy::Cancel, SHORT)
+    };
+    let run = Running::start(source(&stand, &topic, &group), often, probe.handler());
+    until(|| probe.done(0).len() == 19).await;
+    let (_, stopped) = run.end().await;
+    soon(stopped.close()).await.unwrap();
+    assert_eq!(stand.committed(&topic, &group, 0).await, Some(3));
+    let again = Probe::default();
+    stand.produce(&topic, 0, 20..21).await;
+    let run = Running::start(source(&stand, &topic, &group), often, again.handler());
+    until(|| again.done(0).contains(&20)).await;
+    let (_, source) = run.stop().await;
+    assert_eq!(again.done(0), [3, 20]);
+    soon(source.close()).await.unwrap();
     stand.close().await;
 }
 

@@ -214,9 +214,14 @@ impl<S: Source> Running<S> {
     }
 
     pub async fn stop(self) -> (RunReport, S) {
-        self.stop.cancel();
-        let (result, source) = soon(self.task).await.unwrap();
+        let (result, source) = self.end().await;
         (result.unwrap(), source)
+    }
+
+    /// Stops it, however it ends.
+    pub async fn end(self) -> (Result<RunReport, RunError>, S) {
+        self.stop.cancel();
+        soon(self.task).await.unwrap()
     }
 }
 
@@ -275,7 +280,7 @@ impl Probe {
                 if let Some(gate) = gate {
                     tokio::select! {
                         () = gate.cancelled() => {}
-                        () = lane.stopping() => return Ok(()),
+                        () = lane.stopping() => return Err(std::io::Error::other("given up")),
                     }
                 }
                 unfinished.1 = None;
