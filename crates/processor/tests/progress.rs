@@ -1,6 +1,8 @@
 //! What is completed above the committed offset, across restarts; how far lanes run ahead; partitions that
 //! cannot be read on.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
 mod common;
 
 use std::time::Duration;

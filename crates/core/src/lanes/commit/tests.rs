@@ -185,7 +185,7 @@ fn more_above_the_same_frontier_is_worth_a_commit_once() {
         reach_above(&mut committer, 11..until);
         committer.want_all_managed();
         let request = committer.poll_request(at(0)).unwrap();
-        assert_eq!(request.offsets[0].1.done, [11..until]);
+        assert_eq!(request.offsets[0].1.done.iter().cloned().flatten().last(), Some(until - 1));
         committer.handle_result(at(0), request.id, Ok(()));
         assert_eq!(committer.uncommitted(LANE), None);
         reach_above(&mut committer, 11..until);

@@ -64,7 +64,13 @@ fn t106_markers_behind_the_last_record_let_the_frontier_reach_the_end() {
 fn t099_the_end_of_a_partition_between_two_records_is_nothing_to_wait_for() {
     let mut lane = Lane::new(10, usize::MAX);
     lane.offer(chunk(&[10], 11));
-    lane.offer(Chunk { records: vec![], first_offset: 11, next_offset: 11, leader_epoch: None, pinned: vec![] });
+    lane.offer(Chunk {
+        records: vec![],
+        first_offset: 11,
+        next_offset: 11,
+        leader_epoch: None,
+        pinned: vec![],
+    });
     lane.offer(chunk(&[12], 13));
     let (_, ten) = take(&mut lane);
     let (offset, twelve) = take(&mut lane);
@@ -289,7 +295,8 @@ fn what_an_earlier_lane_completed_is_passed_over_and_stays_in_the_progress() {
 #[test]
 fn records_of_a_newer_epoch_than_the_saved_one_are_not_those_that_were_completed() {
     let mut lane = Lane::new(10, usize::MAX);
-    let saved = SavedProgress { base: 0, done: vec![1..9], newest_epoch: Some(4), incarnation: None };
+    let saved =
+        SavedProgress { base: 0, done: [1..5, 6..9].into(), newest_epoch: Some(4), incarnation: None };
     assert!(lane.resume(saved, 0));
     let records = vec![Elected(0, 4), Elected(1, 4), Elected(2, 5), Elected(3, 5)];
     lane.offer(Chunk { records, first_offset: 0, next_offset: 4, leader_epoch: Some(5), pinned: vec![] });
