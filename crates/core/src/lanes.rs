@@ -44,6 +44,6 @@ pub use memory::Pinned;
 pub use offset_tracker::{Frontier, OffsetTracker, Ticket};
 pub use progress::{Progress, SavedProgress};
 pub use run::{
-    BatchInfo, Effect, EndCause, LaneEnd, LaneOutcome, OnFailure, RevocationId, Run, RunConfig, RunEnd,
-    StopPolicy,
+    BatchInfo, Effect, EndCause, HeldBack, LaneEnd, LaneOutcome, OnFailure, RevocationId, Run, RunConfig,
+    RunEnd, StopPolicy,
 };

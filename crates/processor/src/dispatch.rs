@@ -8,8 +8,10 @@ use std::future::{Future, poll_fn};
 use std::mem;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::{Instrument, Span};
 use tramline_core::lanes::{
     Dispatcher, DispatcherConfig, Jitter, JobId, LaneState, Start, Ticket, Work as Pulled,
 };
@@ -22,8 +24,11 @@ use crate::lane::{Counts, Lane, LaneShared};
 use crate::ordering::{KeyBy, Ordering};
 use crate::policy::Policy;
 use crate::slots::{Ended, Slots};
+use crate::spans;
+use crate::stats::Sampler;
 
 mod failures;
+mod noted;
 mod parking;
 mod work;
 
@@ -54,11 +59,25 @@ struct Job<V: Values> {
     attempts: u32,
     tries: u32,
     stage: Stage,
+    /// What the last attempt said, while the next one is waited for.
+    rests_for: Option<(Instant, String)>,
+    /// Since when its handler is measured, and for how many calls it stands.
+    begun: Option<Instant>,
+    stands_for: u32,
 }
 
 impl<V: Values> Default for Job<V> {
     fn default() -> Self {
-        Self { records: Arc::default(), tickets: Vec::new(), attempts: 0, tries: 0, stage: Stage::Handling }
+        Self {
+            records: Arc::default(),
+            tickets: Vec::new(),
+            attempts: 0,
+            tries: 0,
+            stage: Stage::Handling,
+            rests_for: None,
+            begun: None,
+            stands_for: 0,
+        }
     }
 }
 
@@ -93,6 +112,13 @@ struct Engine<'a, V: Values> {
     spare: Vec<Job<V>>,
     completed: Vec<Ticket>,
     counts: Counts,
+    sampler: Sampler,
+    /// How long calls took, until the lane is told.
+    handled: Vec<(Duration, u32)>,
+    /// The oldest unfinished record when the lane was told of it.
+    noted: Option<i64>,
+    /// A job failed or comes again since then.
+    turned: bool,
     pulled: Vec<(Record, Ticket)>,
     /// The lane hands out no more records.
     closed: bool,
@@ -117,7 +143,7 @@ pub(crate) async fn dispatch<W: Work>(
     plan: Arc<Plan>,
 ) -> Result<(), LaneFailure> {
     let handle = Lane(Arc::clone(&lane));
-    let make = |task| run(Arc::clone(&work), handle.clone(), task);
+    let make = |task, span| run(Arc::clone(&work), handle.clone(), task).instrument(span);
     let mut slots = Slots::new();
     let mut ended: Vec<(usize, Output)> = Vec::new();
     let mut engine = Engine::new(&lane, &plan, values);
@@ -164,6 +190,10 @@ impl<'a, V: Values> Engine<'a, V> {
             spare: Vec::new(),
             completed: Vec::new(),
             counts: Counts::default(),
+            sampler: Sampler::default(),
+            handled: Vec::new(),
+            noted: None,
+            turned: false,
             pulled: Vec::new(),
             closed: false,
             stopping: false,
@@ -187,6 +217,9 @@ impl<'a, V: Values> Engine<'a, V> {
                 cell.lane.complete(ticket);
             }
             cell.counts.add(&mem::take(&mut self.counts));
+            for (took, times) in self.handled.drain(..) {
+                cell.durations.note(took, times);
+            }
             while self.pulled.len() < room {
                 let pull = cell.lane.pull();
                 has_room |= pull.room;
@@ -273,6 +306,8 @@ impl<'a, V: Values> Engine<'a, V> {
                 let mut job = self.resting.remove(&id).expect("a job that rested was kept");
                 job.attempts = job.attempts.saturating_add(1);
                 job.tries = job.tries.saturating_add(1);
+                job.rests_for = None;
+                self.turned = true;
                 Some((id, job))
             }
             None => {
@@ -286,12 +321,19 @@ impl<'a, V: Values> Engine<'a, V> {
     fn begin<I, F: Future<Output = Result<(), Failed>>>(
         &mut self,
         slots: &mut Slots<F>,
-        make: &impl Fn(Task<I>) -> F,
+        make: &impl Fn(Task<I>, Span) -> F,
         task: Task<I>,
-        job: (JobId, Job<V>),
+        mut job: (JobId, Job<V>),
         ended: &mut Vec<(usize, Output)>,
     ) {
-        let (at, polled) = slots.start(make(task));
+        let handles = matches!(task, Task::Handle(_));
+        job.1.begun = (handles && self.sampler.is_due()).then(Instant::now);
+        let first = job.1.records.first().map(V::record);
+        let span = spans::around(first, job.1.records.len(), job.1.attempts);
+        let (at, polled) = slots.start(make(task, span));
+        if handles {
+            self.note_begun(&mut job.1, polled.is_pending());
+        }
         if self.running.len() <= at {
             self.running.resize_with(at + 1, || None);
         }
@@ -325,11 +367,11 @@ impl<'a, V: Values> Engine<'a, V> {
 
     /// Until a job ended, a rest is over, or something happened to the lane.
     async fn wait<F: Future<Output = Result<(), Failed>>>(
-        &self,
+        &mut self,
         slots: &mut Slots<F>,
         ended: &mut Vec<(usize, Output)>,
     ) {
-        self.lane.note_working(Instant::now());
+        self.note_oldest();
         let rested = self.dispatcher.next_timeout().and_then(|at| self.started.checked_add(at.since_start()));
         let rest = async {
             match rested {

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -15,19 +14,22 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tramline_core::lanes::{
-    self, BatchInfo, Budget, Chunk, CommitFailure, CommitToken, Effect, LaneEnd, LaneId, LaneNumber,
-    LaneOutcome, Offer, OnFailure, RevocationId, Run, RunConfig, RunEnd, SavedProgress, StopReason,
+    self, BatchInfo, Budget, Chunk, CommitToken, Effect, LaneEnd, LaneId, LaneNumber, LaneOutcome, Offer,
+    OnFailure, RevocationId, Run, RunConfig, RunEnd, SavedProgress, StopReason,
 };
 use tramline_core::time;
 use tramline_wire::TopicPartition;
 
 use crate::config::{Backpressure, Settings};
 use crate::error::{BoxError, LaneCommitError, LaneReport, RunError, RunReport};
-use crate::lane::{Cell, Counts, LaneShared, Registry, RunShared, Signal, lock};
+use crate::lane::{Cell, LaneShared, RunShared, Signal, lock};
+use crate::metrics::RunMetrics;
+use crate::monitor::{LOOK_EVERY, LiveProcessor, Registry, Watch};
 use crate::parked::ParkedLane;
-use crate::source::{CommitError, CommitErrorKind};
+use crate::source::{CommitError, CommitOffset};
 use crate::source::{RevocationHold, Source, SourceBatch, SourceEvent, SourceEvents};
 
+mod observed;
 mod outcome;
 mod pausing;
 mod processors;
@@ -39,7 +41,8 @@ pub(crate) use processors::{ForEach, ForEachBatch, Lanes, StartLane};
 /// How many of the lanes that ended are kept for the report.
 const REPORTED_LANES: usize = 1024;
 
-type CommitInFlight<'a> = Pin<Box<dyn Future<Output = (u64, Result<(), CommitError>)> + Send + 'a>>;
+type CommitResult = (u64, Vec<CommitOffset>, Result<(), CommitError>);
+type CommitInFlight<'a> = Pin<Box<dyn Future<Output = CommitResult> + Send + 'a>>;
 
 /// Runs until it is over.
 pub(crate) async fn run<S: Source, L: StartLane>(
@@ -73,8 +76,10 @@ pub(crate) async fn run<S: Source, L: StartLane>(
             },
             Some(signal) = signalled.recv() => driver.handle_signal(signal),
             Some(ended) = driver.tasks.join_next_with_id() => driver.handle_task_ended(ended),
-            (id, result) = commit_result(&mut driver.commit) => driver.handle_commit_result(id, result),
-            () = sleep_until(timeout) => driver.handle_timeout(),
+            (id, offsets, result) = commit_result(&mut driver.commit) => {
+                driver.handle_commit_result(id, &offsets, result);
+            }
+            () = tokio::time::sleep_until(timeout) => driver.handle_timeout(),
             polled = source.poll(), if wants_batches => {
                 // A change of the assignment that came before this batch must be known before it.
                 while let Some(event) = events.as_mut().and_then(SourceEvents::try_next) {
@@ -95,20 +100,13 @@ async fn next_event<E: SourceEvents>(events: &mut Option<E>) -> Option<SourceEve
     }
 }
 
-async fn commit_result(commit: &mut Option<CommitInFlight<'_>>) -> (u64, Result<(), CommitError>) {
+async fn commit_result(commit: &mut Option<CommitInFlight<'_>>) -> CommitResult {
     match commit {
         Some(request) => {
             let result = request.await;
             *commit = None;
             result
         }
-        None => pending().await,
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
         None => pending().await,
     }
 }
@@ -131,7 +129,7 @@ struct Driver<'a, S, L> {
     task_lanes: HashMap<Id, LaneNumber>,
     lanes: BTreeMap<LaneNumber, LiveLane>,
     current: HashMap<TopicPartition, LaneNumber>,
-    holds: BTreeMap<RevocationId, RevocationHold>,
+    holds: BTreeMap<RevocationId, (RevocationHold, Instant)>,
     revocations: u64,
     calls: HashMap<CommitToken, oneshot::Sender<Result<(), LaneCommitError>>>,
     next_call: u64,
@@ -146,6 +144,9 @@ struct Driver<'a, S, L> {
     commit_error: Option<CommitError>,
     ended: VecDeque<LaneReport>,
     report: RunReport,
+    metrics: RunMetrics,
+    watch: Watch,
+    next_look: Instant,
 }
 
 impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
@@ -156,23 +157,26 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
         signals: mpsc::UnboundedSender<Signal>,
         start: L,
     ) -> Self {
+        let known = source.commit_configuration();
         let config = RunConfig {
             commit: settings.commit,
             stop: settings.stop,
             stop_timeout: settings.stop_timeout,
-            has_group: source.commit_configuration().is_none_or(|known| known.group.is_some()),
+            has_group: known.as_ref().is_none_or(|known| known.group.is_some()),
             on_failure: settings.policy.on_failure,
             await_capacity: settings.backpressure == Backpressure::AwaitCapacity,
             jitter: settings.seed.0,
         };
         let bytes = std::sync::Mutex::new(Budget::new(settings.max_buffered_bytes));
+        let shared = Arc::new(RunShared { signals, bytes, registry });
+        shared.registry.begin(&shared, settings.max_buffered_bytes);
         Self {
             source,
             settings,
             start,
             run: Run::new(config, time::Instant::ZERO),
             base: Instant::now(),
-            shared: Arc::new(RunShared { signals, bytes, registry }),
+            shared,
             tasks: JoinSet::new(),
             task_lanes: HashMap::new(),
             lanes: BTreeMap::new(),
@@ -190,6 +194,9 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
             commit_error: None,
             ended: VecDeque::new(),
             report: RunReport::default(),
+            metrics: RunMetrics::new(known.and_then(|known| known.group).as_deref()),
+            watch: Watch::default(),
+            next_look: Instant::now() + LOOK_EVERY,
         }
     }
 
@@ -201,12 +208,15 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
         time::Instant::from_start(at.saturating_duration_since(self.base))
     }
 
-    /// When the machine wants to be called; none also when that lies beyond what the clock can say.
-    fn next_timeout(&self) -> Option<Instant> {
-        self.run.next_timeout().and_then(|at| self.base.checked_add(at.since_start()))
+    /// When the machine wants to be called, or the lanes are to be looked at.
+    fn next_timeout(&self) -> Instant {
+        // None also when that lies beyond what the clock can say.
+        let run = self.run.next_timeout().and_then(|at| self.base.checked_add(at.since_start()));
+        run.map_or(self.next_look, |at| at.min(self.next_look))
     }
 
     fn handle_timeout(&mut self) {
+        self.look_at_lanes();
         for (&number, lane) in &self.lanes {
             if let Some(progress) = self.progress_of(lane) {
                 self.run.handle_progress(number, progress);
@@ -220,19 +230,22 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
         match event {
             SourceEvent::Assigned { generation, partitions } => {
                 tracing::info!(generation, partitions = %names(&partitions), "assigned");
+                self.forget_absent(&partitions);
                 self.run.handle_assigned(now, generation, partitions);
             }
             SourceEvent::Revoked { partitions, deadline, hold } => {
-                tracing::info!(partitions = %names(&partitions), "revoked");
+                tracing::info!(lanes = %self.lanes_of(&partitions), "revoked");
+                self.forget_absent(&partitions);
                 self.revocations += 1;
                 let id = RevocationId(self.revocations);
-                self.holds.insert(id, hold);
+                self.holds.insert(id, (hold, Instant::now()));
                 let release_by = deadline.map(|at| self.machine_time(at));
                 self.forget_pauses(&partitions);
                 self.run.handle_revoked(now, id, &partitions, release_by);
             }
             SourceEvent::Lost { partitions } => {
-                tracing::warn!(partitions = %names(&partitions), "lost");
+                tracing::warn!(lanes = %self.lanes_of(&partitions), "lost");
+                self.forget_absent(&partitions);
                 self.forget_pauses(&partitions);
                 self.run.handle_lost(now, &partitions);
             }
@@ -295,29 +308,6 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
         }
     }
 
-    fn handle_commit_result(&mut self, id: u64, result: Result<(), CommitError>) {
-        let mut failing = lock(&self.shared.registry.commit_failing);
-        match &result {
-            Ok(()) => {
-                self.report.commits += 1;
-                *failing = None;
-                tracing::debug!("committed");
-            }
-            Err(error) => {
-                self.report.commit_failures += 1;
-                let failures = failing.as_ref().map_or(0, |failing| failing.0) + 1;
-                *failing = Some((failures, error.to_string()));
-                tracing::warn!(%error, failures, "commit failed");
-                if error.kind == CommitErrorKind::Unauthorised {
-                    self.commit_error = Some(error.clone());
-                }
-            }
-        }
-        drop(failing);
-        let result = result.map_err(|error| CommitFailure { kind: error.kind, partitions: error.partitions });
-        self.run.handle_commit_result(self.now(), id, result);
-    }
-
     fn handle_task_ended(&mut self, ended: Result<(Id, Result<(), LaneFailure>), JoinError>) {
         let (task, result) = match ended {
             Ok((task, result)) => (task, result.map_err(Some)),
@@ -375,7 +365,6 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
     fn failure_text(&mut self, number: LaneNumber, outcome: LaneOutcome) -> Option<String> {
         let (lane, failure) = self.failures.get(&number)?;
         let text = failure.to_string();
-        self.report.lane_failures += 1;
         if outcome == LaneOutcome::Failed && self.settings.policy.on_failure != OnFailure::StopRun {
             tracing::warn!(%lane, error = text, then = ?self.settings.policy.on_failure, "lane failed");
             self.failures.remove(&number);
@@ -389,39 +378,34 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
             let mut cell = lane.cell();
             let reason = cell.lane.stop_reason();
             let stopped = cell.lane.finish();
-            self.report.records_delivered += cell.lane.delivered();
-            self.report.records_completed += cell.lane.completed();
-            self.report.records_abandoned += cell.abandoned;
-            self.report.records_already_done += cell.lane.already_done();
-            self.report.retries += cell.counts.retries;
-            self.report.records_skipped += cell.counts.skipped;
-            self.report.records_dead_lettered += cell.counts.dead_lettered;
-            self.report.keys_parked += cell.counts.parked;
             let report = LaneReport {
                 lane: lane.id.clone(),
                 reason,
                 frontier: cell.lane.frontier().map(|frontier| frontier.offset),
                 last_processed: cell.lane.last_processed(),
                 stopped_in: cell.stop_asked.map_or(Duration::ZERO, |asked| asked.elapsed()),
-                failure,
+                outcome,
+                failure: failure.clone(),
                 fetch_blocked: cell.fetch_blocked.take().map(|trouble| trouble.error),
             };
             (stopped, report)
         };
-        tracing::debug!(lane = %lane.id, ?outcome, frontier = ?report.frontier, "lane ended");
+        let (frontier, reason) = (report.frontier, report.reason);
+        tracing::debug!(lane = %lane.id, ?outcome, ?reason, ?frontier, took = ?report.stopped_in, "lane ended");
         if self.ended.len() == REPORTED_LANES {
             self.ended.pop_front();
         }
         self.ended.push_back(report);
         lane.hurry.cancel();
         self.shared.give_bytes_back(stopped.freed_bytes);
-        lock(&self.shared.registry.lanes).remove(&number);
+        self.note_ended(lane, failure.is_some());
         if self.current.get(&lane.id.topic_partition) == Some(&number) {
             self.current.remove(&lane.id.topic_partition);
         }
         let progress = self.final_progress(&lane.id, outcome, &stopped);
         let end = LaneEnd { outcome, progress, rewind_to: stopped.rewind_to };
         self.run.handle_lane_ended(self.now(), number, end);
+        self.note_absent(lane, failure);
     }
 
     /// Does what the machine says until it says nothing more. Some when the run is over.
@@ -441,9 +425,12 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                 Effect::Resume(partition) => self.set_paused(&partition, false),
                 Effect::Commit(request) => {
                     let source = self.source;
-                    let offsets =
+                    let offsets: Vec<_> =
                         request.offsets.into_iter().map(|commit| self.commit_offset(commit)).collect();
-                    self.commit = Some(Box::pin(async move { (request.id, source.commit(offsets).await) }));
+                    self.commit = Some(Box::pin(async move {
+                        let result = source.commit(offsets.clone()).await;
+                        (request.id, offsets, result)
+                    }));
                 }
                 Effect::CommitDone { token, answer } => {
                     if let Some(reply) = self.calls.remove(&token) {
@@ -451,7 +438,12 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                         let _ = reply.send(answer.map_err(LaneCommitError::from));
                     }
                 }
-                Effect::ReleaseRevocation(id) => drop(self.holds.remove(&id)),
+                Effect::ReleaseRevocation(id) => {
+                    if let Some((hold, since)) = self.holds.remove(&id) {
+                        self.note_released(since.elapsed());
+                        drop(hold);
+                    }
+                }
                 Effect::Seek { topic_partition, offset } => self.source.seek(&topic_partition, offset),
                 Effect::End(end) => return Some(end),
                 other => debug_assert!(false, "an effect this driver does not know: {other:?}"),
@@ -461,32 +453,30 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
     }
 
     fn start_lane(&mut self, number: LaneNumber, id: LaneId) {
+        self.note_started(&id);
         let shared = Arc::new(LaneShared {
             number,
-            cell: std::sync::Mutex::new(Cell {
-                lane: lanes::Lane::with_config(self.settings.lane(self.start.at_once())),
-                working: None,
-                stop_asked: None,
-                abandoned: 0,
-                fetch_blocked: None,
-                out_of_order: None,
-                counts: Counts::default(),
-                failure: None,
-            }),
+            cell: std::sync::Mutex::new(Cell::new(lanes::Lane::with_config(
+                self.settings.lane(self.start.at_once()),
+            ))),
             wake: Notify::new(),
             hurry: CancellationToken::new(),
-            paused: AtomicBool::new(false),
             parked: ParkedLane::default(),
+            metrics: self.metrics.lane(&id.topic_partition),
             group: self.source.group_metadata(),
             run: Arc::clone(&self.shared),
             id,
         });
         lock(&self.shared.registry.lanes).insert(number, Arc::clone(&shared));
         self.current.insert(shared.id.topic_partition.clone(), number);
-        let abort = self.tasks.spawn(self.start.start(Arc::clone(&shared)));
+        let processor = self.start.start(Arc::clone(&shared));
+        let alive = LiveProcessor::new(&self.shared.registry);
+        let abort = self.tasks.spawn(async move {
+            let _alive = alive;
+            processor.await
+        });
         self.task_lanes.insert(abort.id(), number);
         self.lanes.insert(number, LiveLane { shared, abort, begun: false });
-        self.report.lanes_started += 1;
     }
 
     fn deliver(&mut self, number: LaneNumber, batch: SourceBatch) {
@@ -541,7 +531,7 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
 
     fn abort_lane(&mut self, number: LaneNumber) {
         if let Some(lane) = self.lanes.get(&number) {
-            tracing::warn!(lane = %lane.shared.id, "lane did not stop in time");
+            self.note_overrun(&lane.shared.id);
             self.timed_out.insert(number, lane.shared.id.clone());
             lane.abort.abort();
         }

@@ -4,8 +4,10 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use tramline_core::lanes::{LaneId, StopReason};
+use tramline_core::lanes::{LaneId, LaneOutcome, StopReason};
 use tramline_wire::TopicPartition;
+
+use crate::stats::RunStats;
 
 /// Any error, as handlers and sources return them.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -114,7 +116,7 @@ pub struct RunReport {
     /// Batches that came for an assignment that had gone, and were dropped.
     pub stale_batches: u64,
     /// The failures after the first one, in order; also those of handlers whose partition had been lost before
-    /// they failed, which end no run.
+    /// they failed, which end no run, and that of the last commit when progress stayed uncommitted.
     pub further_failures: Vec<String>,
     /// The lanes that ended, in the order in which they did.
     pub lanes: Vec<LaneReport>,
@@ -134,10 +136,31 @@ pub struct LaneReport {
     pub last_processed: Option<i64>,
     /// From the request to stop to its end.
     pub stopped_in: Duration,
+    /// How its processor ended.
+    pub outcome: LaneOutcome,
     /// How it failed, if it did.
     pub failure: Option<String>,
     /// Why its partition could not be read on, if that was so at its end.
     pub fetch_blocked: Option<String>,
+}
+
+impl RunReport {
+    /// Takes what was counted.
+    pub(crate) fn take(&mut self, stats: &RunStats) {
+        let total = stats.total();
+        self.lanes_started = total.lanes;
+        self.records_delivered = total.records_delivered;
+        self.records_completed = total.records_completed;
+        self.records_abandoned = total.records_abandoned;
+        self.records_already_done = total.records_already_done;
+        self.fetch_failures = total.fetch_failures;
+        self.retries = total.retries;
+        self.records_skipped = total.records_skipped;
+        self.records_dead_lettered = total.records_dead_lettered;
+        self.keys_parked = total.keys_parked;
+        self.lane_failures = total.lane_failures;
+        (self.commits, self.commit_failures) = (stats.commits, stats.commit_failures);
+    }
 }
 
 /// Why a run failed. Everything that was completed and could still be committed is committed by then.

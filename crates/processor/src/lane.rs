@@ -1,10 +1,9 @@
 //! Lanes as their users hold them, and what a lane's processor and the run's coordinator share.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
@@ -14,8 +13,11 @@ use tramline_wire::{Record, TopicPartition};
 
 use crate::driver::LaneFailure;
 use crate::error::LaneCommitError;
+use crate::metrics::LaneMetrics;
+use crate::monitor::Registry;
 use crate::parked::ParkedLane;
 use crate::source::GroupMetadata;
+use crate::stats::Durations;
 
 /// What a lane tells the coordinator.
 pub(crate) enum Signal {
@@ -38,13 +40,6 @@ pub(crate) struct RunShared {
     pub registry: Arc<Registry>,
 }
 
-/// What a [`Monitor`](crate::Monitor) looks at.
-#[derive(Default)]
-pub(crate) struct Registry {
-    pub lanes: Mutex<BTreeMap<LaneNumber, Arc<LaneShared>>>,
-    pub commit_failing: Mutex<Option<(u32, String)>>,
-}
-
 /// Locks; a panic elsewhere leaves nothing half-done behind these locks, since every change under one is a
 /// single call into a machine.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -60,8 +55,8 @@ pub(crate) struct LaneShared {
     pub wake: Notify,
     /// The processor is to hurry.
     pub hurry: CancellationToken,
-    pub paused: AtomicBool,
     pub parked: ParkedLane,
+    pub metrics: LaneMetrics,
     pub group: Option<GroupMetadata>,
     pub run: Arc<RunShared>,
 }
@@ -71,6 +66,17 @@ pub(crate) struct Cell {
     pub lane: lanes::Lane<Record>,
     /// The oldest record being worked on, and since when, as far as anyone looked.
     pub working: Option<(i64, Instant)>,
+    /// What the dispatcher does about the oldest unfinished record, which was this one when it was noted.
+    pub oldest: Option<(i64, Oldest)>,
+    /// Its key, as much as is shown. A copy, so that it keeps no batch in memory.
+    pub oldest_key: Vec<u8>,
+    /// How many keys have unfinished records.
+    pub keys: usize,
+    pub pauses: u64,
+    /// Of the pauses that are over.
+    pub paused: Duration,
+    pub paused_since: Option<Instant>,
+    pub durations: Durations,
     pub stop_asked: Option<Instant>,
     pub abandoned: u64,
     /// Why the source cannot read on, and since when.
@@ -90,8 +96,25 @@ pub(crate) struct FetchTrouble {
     pub since: Instant,
 }
 
+/// What a dispatcher does about the oldest unfinished record.
+pub(crate) enum Oldest {
+    /// It is with a handler, or waits for one, in key order.
+    Keyed {
+        is_null: bool,
+    },
+    Resting {
+        until: Instant,
+        attempt: u32,
+        of: u32,
+        error: String,
+    },
+    Buried {
+        error: String,
+    },
+}
+
 /// What became of records that failed.
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub retries: u64,
     pub skipped: u64,
@@ -164,6 +187,24 @@ impl LaneShared {
         let _ = self.run.signals.send(Signal::Room(self.number));
     }
 
+    /// Notes how long a call of a handler took, and for how many it stands.
+    pub(crate) fn note_handled(&self, took: Duration, times: u32) {
+        self.cell().durations.note(took, times);
+        self.metrics.handled(took, times);
+    }
+
+    /// The source was asked to pause the partition, or to go on with it.
+    pub(crate) fn set_paused(&self, paused: bool, now: Instant) {
+        let mut cell = self.cell();
+        if !paused {
+            let since = cell.paused_since.take();
+            cell.paused += since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        } else if cell.paused_since.is_none() {
+            cell.pauses += 1;
+            cell.paused_since = Some(now);
+        }
+    }
+
     /// Notes when a handler was first seen waiting on its record.
     pub(crate) fn note_working(&self, now: Instant) {
         self.cell().note_working(now);
@@ -171,6 +212,26 @@ impl LaneShared {
 }
 
 impl Cell {
+    pub(crate) fn new(lane: lanes::Lane<Record>) -> Self {
+        Self {
+            lane,
+            working: None,
+            oldest: None,
+            oldest_key: Vec::new(),
+            keys: 0,
+            pauses: 0,
+            paused: Duration::ZERO,
+            paused_since: None,
+            durations: Durations::default(),
+            stop_asked: None,
+            abandoned: 0,
+            fetch_blocked: None,
+            out_of_order: None,
+            counts: Counts::default(),
+            failure: None,
+        }
+    }
+
     pub(crate) fn note_working(&mut self, now: Instant) {
         self.working = match (self.lane.oldest_unfinished(), self.working) {
             (None, _) => None,
@@ -286,10 +347,6 @@ impl Lane {
             return Err(LaneCommitError::LaneClosed);
         }
         answer.await.unwrap_or(Err(LaneCommitError::LaneClosed))
-    }
-
-    pub(crate) fn set_paused(&self, paused: bool) {
-        self.0.paused.store(paused, Ordering::Relaxed);
     }
 }
 

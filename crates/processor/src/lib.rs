@@ -22,6 +22,8 @@ mod handler;
 #[cfg(test)]
 mod interleavings;
 mod lane;
+#[cfg_attr(not(feature = "metrics"), path = "no_metrics.rs")]
+mod metrics;
 mod monitor;
 mod ordering;
 mod parked;
@@ -30,6 +32,8 @@ mod slots;
 #[cfg(test)]
 mod slots_tests;
 mod source;
+mod spans;
+mod stats;
 mod sync;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -51,4 +55,8 @@ pub use source::{
     CommitConfiguration, CommitError, CommitErrorKind, CommitOffset, Committed, FetchBlocked, GroupMetadata,
     RevocationHold, Source, SourceBatch, SourceEvent, SourceEvents,
 };
-pub use tramline_core::lanes::{Backoff, CommitPolicy, LaneId, LaneState, StopPolicy, StopReason};
+pub use spans::TraceContext;
+pub use stats::{Durations, LaneStates, PartitionStats, RunStats, StopDurations};
+pub use tramline_core::lanes::{
+    Backoff, CommitPolicy, LaneId, LaneOutcome, LaneState, StopPolicy, StopReason,
+};

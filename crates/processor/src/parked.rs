@@ -13,7 +13,8 @@ use tramline_core::lanes::{JobId, LaneId};
 
 use crate::dead_letter::DeadLetters;
 use crate::error::BoxError;
-use crate::lane::{LaneShared, Registry, lock};
+use crate::lane::{LaneShared, lock};
+use crate::monitor::Registry;
 use crate::ordering::LaneKey;
 use crate::policy::AnyDeadLetters;
 
@@ -193,7 +194,6 @@ pub(crate) struct Entry {
 
 /// How much of a lane is parked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(dead_code, reason = "what a snapshot of a lane reads")]
 pub(crate) struct ParkedCounts {
     pub keys: usize,
     pub records: usize,
@@ -216,7 +216,6 @@ struct State {
 }
 
 impl ParkedLane {
-    #[allow(dead_code, reason = "what a snapshot of a lane reads")]
     pub(crate) fn counts(&self) -> ParkedCounts {
         let state = lock(&self.state);
         ParkedCounts {

@@ -279,6 +279,11 @@ impl Policy {
         self.attempts == 1 && matches!(self.last, Last::Fail)
     }
 
+    /// How often a record is handled in all, before what comes last.
+    pub(crate) const fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
     /// What to do when attempt number `attempts`, counted from 1, has failed; `pointless` when another one
     /// would fail the same way.
     pub(crate) fn decide(

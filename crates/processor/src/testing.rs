@@ -15,7 +15,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tramline_wire::{
-    BatchBuilder, Compression, Record, RecordBatch, TopicPartition, set_base_offset_and_epoch,
+    BatchBuilder, Compression, Record, RecordBatch, Str, TopicPartition, set_base_offset_and_epoch,
 };
 
 use crate::source::{CommitErrorKind, CommitOffset};
@@ -101,12 +101,22 @@ impl MemoryLog {
     /// Appends a record and returns its offset.
     pub fn produce(&self, partition: &TopicPartition, key: Option<&[u8]>, value: Option<&[u8]>) -> i64 {
         let copy = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
+        self.produce_record(partition, copy(key), copy(value), Vec::new())
+    }
+
+    /// Appends a record that shares the memory of these parts, and returns its offset.
+    pub fn produce_record(
+        &self,
+        partition: &TopicPartition,
+        key: Option<Bytes>,
+        value: Option<Bytes>,
+        headers: Vec<(Str, Option<Bytes>)>,
+    ) -> i64 {
         let offset = {
             let mut state = self.state();
             let log = state.partitions.entry(partition.clone()).or_default();
             let (offset, leader_epoch) = (log.next_offset, log.leader_epoch);
-            let record =
-                Record::from_parts(partition.clone(), offset, -1, copy(key), copy(value), Vec::new());
+            let record = Record::from_parts(partition.clone(), offset, -1, key, value, headers);
             log.items.push(Item { offset, leader_epoch, record: Some(record) });
             log.next_offset += 1;
             offset
@@ -165,6 +175,13 @@ impl MemoryLog {
             }
         }
         self.0.appended.notify_waiters();
+    }
+
+    /// Forgets what lies below `offset`, as retention does, and the memory it used.
+    pub fn delete_before(&self, partition: &TopicPartition, offset: i64) {
+        if let Some(log) = self.state().partitions.get_mut(partition) {
+            log.items.retain(|item| offset <= item.offset);
+        }
     }
 
     /// Leaves a hole up to `offset`, as compaction does: nothing at all is there.

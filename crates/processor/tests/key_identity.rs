@@ -33,7 +33,7 @@ async fn side_by_side(
     }
     let run = for_each(log, &[0], with, probe.handler());
     settle().await;
-    run.drop_it();
+    run.drop_it().await;
     probe.seen(0)
 }
 

@@ -269,7 +269,7 @@ async fn t061_t066_null_and_empty_keys_are_apart_and_key_by_may_join_what_differ
         let run = for_each(&log, &[0], with, probe.handler());
         settle().await;
         assert_eq!(probe.seen(0), if join { vec![0, 1, 2] } else { vec![0, 1, 2, 3] });
-        run.drop_it();
+        run.drop_it().await;
     }
 }
 

@@ -147,10 +147,10 @@ async fn whatever_happens_a_run_that_is_over_holds_nothing() {
         match way {
             "lost" => {
                 run.control.lose(&[tp(0)]);
-                tokio::time::sleep(common::secs(40)).await;
+                run.ended().await.0.expect_err("the stuck handler is dropped");
                 assert_eq!(held(&monitor), 0);
             }
-            "dropped" => run.drop_it(),
+            "dropped" => run.drop_it().await,
             _ => {
                 run.ask_to_stop();
                 run.ended().await.0.expect_err("the stuck handler is dropped");

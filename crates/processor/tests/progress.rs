@@ -124,7 +124,7 @@ async fn periodic_commits_revocations_and_a_lanes_own_commits_carry_it() {
             assert_eq!(log.commits().len(), commits, "nothing new, nothing sent");
         }
         gate.cancel();
-        drop(run);
+        run.drop_it().await;
     }
 }
 

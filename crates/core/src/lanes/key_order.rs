@@ -226,6 +226,18 @@ impl<R> Dispatcher<R> {
         self.lanes.iter().filter(|lane| lane.phase != Phase::Free).count()
     }
 
+    /// How many keys have records that are not finished, in key order.
+    #[must_use]
+    pub const fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The key of a job in key order, where no key is one, too; none without that order.
+    #[must_use]
+    pub fn key_of(&self, job: JobId) -> Option<Option<&[u8]>> {
+        self.keys.key_at(job.0)
+    }
+
     /// Admits a record that runs after all that were admitted this way before.
     pub fn admit_together(&mut self, record: R, ticket: Ticket) {
         let lane = if let Some(lane) = self.together {

@@ -66,6 +66,17 @@ impl KeyTable {
         }
     }
 
+    /// How many keys have an entry.
+    pub(super) const fn len(&self) -> usize {
+        self.filed
+    }
+
+    /// The key of an entry; none when it is not one of a key.
+    pub(super) fn key_at(&self, at: u32) -> Option<KeyBytes<'_>> {
+        let entry = self.entries.get(at as usize)?;
+        matches!(entry.filed, Filed::Sampled | Filed::Full).then_some(entry.key.as_deref())
+    }
+
     /// The number of the key's entry; `own` gives the key to keep when it has none yet.
     pub(super) fn find_or_insert(&mut self, key: KeyBytes<'_>, own: impl FnOnce() -> Option<Bytes>) -> u32 {
         let sampled = self.hasher.sampled(key);

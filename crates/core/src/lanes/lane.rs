@@ -525,48 +525,6 @@ impl<R: HasOffset> Lane<R> {
     pub fn ahead(&self) -> u64 {
         self.tracker.ahead()
     }
-
-    /// The record for which the lane waits because it may not run further ahead of it.
-    #[must_use]
-    pub fn held_back_by(&self) -> Option<i64> {
-        self.tracker.oldest_unfinished().filter(|_| self.tracker.ahead() >= self.max_ahead)
-    }
-
-    /// The highest completed record offset; it may lie above the frontier.
-    #[must_use]
-    pub const fn last_processed(&self) -> Option<i64> {
-        self.tracker.last_processed()
-    }
-
-    /// How many records wait in the queue.
-    #[must_use]
-    pub const fn queued(&self) -> usize {
-        self.buffered.used()
-    }
-
-    /// How many records are out and not completed.
-    #[must_use]
-    pub const fn unfinished(&self) -> usize {
-        self.tracker.unfinished()
-    }
-
-    /// The oldest record that is out and not completed.
-    #[must_use]
-    pub fn oldest_unfinished(&self) -> Option<i64> {
-        self.tracker.oldest_unfinished()
-    }
-
-    /// How many records were handed out.
-    #[must_use]
-    pub const fn delivered(&self) -> u64 {
-        self.tracker.delivered()
-    }
-
-    /// How many records were completed.
-    #[must_use]
-    pub const fn completed(&self) -> u64 {
-        self.completed
-    }
 }
 
 /// Hands a record out: itself, or a small copy when it is taken from a batch of `large` bytes.
@@ -594,5 +552,6 @@ fn hand_out<R: HasOffset>(
     }
 }
 
+mod figures;
 #[cfg(test)]
 mod tests;

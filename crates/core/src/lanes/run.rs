@@ -22,7 +22,7 @@ mod pausing;
 mod stopping;
 
 use failing::Failures;
-pub use failing::OnFailure;
+pub use failing::{HeldBack, OnFailure};
 use pausing::Blocked;
 
 /// What a stop does with queued records.
@@ -313,6 +313,12 @@ impl<B> Run<B> {
     /// What to do next; none when there is nothing until the next `handle_*`.
     pub fn poll_effect(&mut self) -> Option<Effect<B>> {
         self.effects.pop_front()
+    }
+
+    /// How many batches of an assignment that had gone were dropped so far.
+    #[must_use]
+    pub const fn stale_batches(&self) -> u64 {
+        self.end.stale_batches
     }
 
     /// How many commits failed since the last one that worked.

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::mem;
 use std::sync::Arc;
 
+use tracing::Span;
 use tramline_core::lanes::JobId;
 use tramline_core::time;
 
@@ -40,13 +41,14 @@ impl<V: Values> Engine<'_, V> {
     pub(super) fn settle<I, F: Future<Output = Result<(), Failed>>>(
         &mut self,
         slots: &mut Slots<F>,
-        make: &impl Fn(Task<I>) -> F,
+        make: &impl Fn(Task<I>, Span) -> F,
         ended: &mut Vec<(usize, Output)>,
     ) {
         while let Some((at, output)) = ended.pop() {
             let Some((id, mut job)) = self.running.get_mut(at).and_then(Option::take) else {
                 continue;
             };
+            self.note_handled(&mut job);
             if let Stage::Ordered(_) = job.stage {
                 self.after_burial(slots, make, (id, job), output, ended);
                 continue;
@@ -67,8 +69,11 @@ impl<V: Values> Engine<'_, V> {
                 }
                 Err(panic) => LaneFailure::Panicked(panic_message(panic.as_ref())),
             };
+            let text = failure.to_string();
             match self.decide(&job, failure) {
                 Verdict::Again(until) => {
+                    job.rests_for = Some((self.started + until.since_start(), text));
+                    self.turned = true;
                     self.counts.retries += 1;
                     self.dispatcher.rest(id, until);
                     self.resting.insert(id, job);
@@ -80,6 +85,7 @@ impl<V: Values> Engine<'_, V> {
                 Verdict::Bury(letters, cause) => {
                     let all = self.letters(&job, &cause);
                     job.stage = Stage::Burying(cause);
+                    self.turned = true;
                     self.begin(slots, make, Task::Bury(letters, all), (id, job), ended);
                 }
                 Verdict::Park(error) => self.park(id, job, error),

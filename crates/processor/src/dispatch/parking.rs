@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::Span;
 use tramline_core::lanes::{HasKey, JobId};
 
 use super::failures::Stage;
@@ -75,7 +76,7 @@ impl<V: Values> Engine<'_, V> {
     pub(super) fn obey<I, F: Future<Output = Result<(), Failed>>>(
         &mut self,
         slots: &mut Slots<F>,
-        make: &impl Fn(Task<I>) -> F,
+        make: &impl Fn(Task<I>, Span) -> F,
         ended: &mut Vec<(usize, Output)>,
     ) {
         for Order { offset, command, reply } in self.lane.parked.take_orders() {
@@ -94,6 +95,7 @@ impl<V: Values> Engine<'_, V> {
                 Command::Resume => {
                     self.lane.parked.hide(offset);
                     self.dispatcher.unpark(id);
+                    self.turned = true;
                     job.tries = 0;
                     self.resting.insert(id, job);
                     let _ = reply.send(Ok(0));
@@ -130,7 +132,7 @@ impl<V: Values> Engine<'_, V> {
     fn bury<I, F: Future<Output = Result<(), Failed>>>(
         &mut self,
         slots: &mut Slots<F>,
-        make: &impl Fn(Task<I>) -> F,
+        make: &impl Fn(Task<I>, Span) -> F,
         (id, mut job): (JobId, Job<V>),
         burial: Box<Burial>,
         ended: &mut Vec<(usize, Output)>,
@@ -144,7 +146,7 @@ impl<V: Values> Engine<'_, V> {
     pub(super) fn after_burial<I, F: Future<Output = Result<(), Failed>>>(
         &mut self,
         slots: &mut Slots<F>,
-        make: &impl Fn(Task<I>) -> F,
+        make: &impl Fn(Task<I>, Span) -> F,
         (id, mut job): (JobId, Job<V>),
         output: Output,
         ended: &mut Vec<(usize, Output)>,

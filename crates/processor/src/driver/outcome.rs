@@ -4,10 +4,12 @@ use std::any::Any;
 use std::fmt;
 
 use tokio::task::JoinError;
+use tokio::time::Instant;
 use tramline_core::lanes::{CommitRefusal, EndCause, LaneId, LaneNumber, RunEnd};
 
 use super::{Driver, StartLane};
 use crate::error::{BoxError, LaneCommitError, RunEndReason, RunError, RunReport};
+use crate::lane::lock;
 use crate::source::Source;
 
 /// How a lane's processor failed.
@@ -89,6 +91,8 @@ impl<S: Source, L: StartLane> Driver<'_, S, L> {
             _ => RunEndReason::Failed,
         };
         report.stale_batches = end.stale_batches;
+        lock(&self.shared.registry.totals).stale_batches = end.stale_batches;
+        report.take(&self.shared.registry.stats(Instant::now()));
         report.uncommitted =
             end.uncommitted.iter().map(|(tp, frontier)| (tp.clone(), frontier.offset)).collect();
         report.lanes = self.ended.drain(..).collect();
@@ -100,6 +104,10 @@ impl<S: Source, L: StartLane> Driver<'_, S, L> {
         for &also in &end.also {
             let further = self.failure(also, &timed_out, Vec::new(), Box::default());
             report.further_failures.extend(further.err().map(|error| error.to_string()));
+        }
+        let commits_fail = lock(&self.shared.registry.commit_failing).take();
+        if let (Some((_, error)), false) = (commits_fail, report.uncommitted.is_empty()) {
+            report.further_failures.push(format!("the last commit failed: {error}"));
         }
         self.failure(cause, &timed_out, still_running, report)
     }

@@ -1,14 +1,13 @@
 //! Which partitions the source is asked to pause, and those it cannot read on.
 
 use std::error::Error;
-use std::sync::Arc;
 
 use tokio::time::Instant;
 use tramline_core::lanes::LaneNumber;
 use tramline_wire::TopicPartition;
 
 use super::{Driver, StartLane};
-use crate::lane::{FetchTrouble, Lane, lock};
+use crate::lane::{FetchTrouble, lock};
 use crate::source::{FetchBlocked, Source};
 
 impl<S: Source, L: StartLane> Driver<'_, S, L> {
@@ -21,7 +20,7 @@ impl<S: Source, L: StartLane> Driver<'_, S, L> {
             }
         }
         if let Some(lane) = self.current.get(partition).and_then(|number| self.lanes.get(number)) {
-            Lane(Arc::clone(&lane.shared)).set_paused(paused);
+            lane.shared.set_paused(paused, Instant::now());
         }
     }
 
@@ -43,7 +42,7 @@ impl<S: Source, L: StartLane> Driver<'_, S, L> {
     /// The source cannot read on in one partition.
     pub(super) fn handle_fetch_blocked(&mut self, blocked: &FetchBlocked, error: &impl Error) {
         let partition = &blocked.topic_partition;
-        self.report.fetch_failures += 1;
+        self.shared.registry.count(partition, |stats| stats.fetch_failures += 1);
         let error = error.to_string();
         if let Some(lane) = self.current.get(partition).and_then(|number| self.lanes.get(number)) {
             let mut cell = lane.shared.cell();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::time::Instant;
+use tracing::Instrument;
 use tramline_core::lanes::Work;
 
 use super::outcome::LaneFailure;
@@ -14,6 +15,8 @@ use crate::decode::Values;
 use crate::dispatch::{EachBatch, EachRecord, Plan, dispatch};
 use crate::handler::{Handler, Processor};
 use crate::lane::{Lane, LaneShared, LaneStream};
+use crate::spans;
+use crate::stats::Sampler;
 
 /// A form of processing.
 pub(crate) trait StartLane {
@@ -58,6 +61,7 @@ async fn one_by_one<V: Values, H: Handler<V::Given>>(
 ) -> Result<(), LaneFailure> {
     let handle = Lane(Arc::clone(&lane));
     let mut done = None;
+    let mut sampler = Sampler::default();
     loop {
         let (record, ticket) = match lane.complete_and_pull(done.take()) {
             Work::Record(record, ticket) => (record, ticket),
@@ -70,17 +74,30 @@ async fn one_by_one<V: Values, H: Handler<V::Given>>(
         // Handlers that never wait must not keep others from running.
         tokio::task::coop::consume_budget().await;
         let offset = record.offset();
+        // Reading the clock costs as much as the rest of the loop, so only who waits pays it, and one in many.
+        let begun = sampler.is_due().then(Instant::now);
+        let span = spans::around(Some(&record), 1, 1);
         let given = match values.give_now(record) {
             Ok(given) => given,
             Err(error) => return Err(LaneFailure::Undecodable { offset: Some(offset), error }),
         };
-        let mut handling = pin!(handler.handle(given, handle.clone()));
+        let mut handling = pin!(handler.handle(given, handle.clone()).instrument(span));
         let result = match poll_fn(|cx| Poll::Ready(handling.as_mut().poll(cx))).await {
-            Poll::Ready(result) => result,
+            Poll::Ready(result) => {
+                if let Some(begun) = begun {
+                    lane.note_handled(begun.elapsed(), sampler.weight());
+                }
+                result
+            }
             Poll::Pending => {
-                // Reading the clock costs as much as the rest of the loop, so only who waits pays it.
-                lane.note_working(Instant::now());
-                handling.await
+                let now = Instant::now();
+                lane.note_working(now);
+                let result = handling.await;
+                if begun.is_none() {
+                    sampler.waited();
+                }
+                lane.note_handled(begun.unwrap_or(now).elapsed(), 1);
+                result
             }
         };
         match result {

@@ -33,7 +33,7 @@ pub struct Running {
     pub control: MemoryControl,
     pub monitor: Monitor,
     stop: CancellationToken,
-    task: JoinHandle<Ended>,
+    task: Option<JoinHandle<Ended>>,
 }
 
 pub fn secs(secs: u64) -> Duration {
@@ -90,7 +90,7 @@ pub fn lanes<P: Processor>(
     let run = with(source.partitioned()).build().unwrap();
     let (monitor, stop) = (run.monitor(), CancellationToken::new());
     let task = tokio::spawn(run.lanes(stop.clone().cancelled_owned(), processor));
-    Running { control, monitor, stop, task }
+    Running { control, monitor, stop, task: Some(task) }
 }
 
 impl Running {
@@ -98,7 +98,7 @@ impl Running {
     pub fn of<H: Handler>(run: Partitioned<MemorySource>, control: MemoryControl, handler: H) -> Self {
         let (monitor, stop) = (run.monitor(), CancellationToken::new());
         let task = tokio::spawn(run.for_each(stop.clone().cancelled_owned(), handler));
-        Self { control, monitor, stop, task }
+        Self { control, monitor, stop, task: Some(task) }
     }
 
     /// As [`of`](Self::of), with a handler of batches.
@@ -109,7 +109,7 @@ impl Running {
     ) -> Self {
         let (monitor, stop) = (run.monitor(), CancellationToken::new());
         let task = tokio::spawn(run.for_each_batch(stop.clone().cancelled_owned(), handler));
-        Self { control, monitor, stop, task }
+        Self { control, monitor, stop, task: Some(task) }
     }
 
     pub fn ask_to_stop(&self) {
@@ -117,11 +117,18 @@ impl Running {
     }
 
     pub fn is_over(&self) -> bool {
-        self.task.is_finished()
+        self.task.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    pub async fn ended(self) -> Ended {
-        self.task.await.unwrap()
+    /// The end of the run, after which nothing of it may be left.
+    pub async fn ended(mut self) -> Ended {
+        let ended = self.task.take().unwrap().await.unwrap();
+        let undroppable = match &ended.0 {
+            Err(RunError::StopTimeout { still_running, .. }) => still_running.len(),
+            _ => 0,
+        };
+        nothing_is_left(&self.monitor, undroppable).await;
+        ended
     }
 
     pub async fn stop(self) -> Ended {
@@ -129,9 +136,38 @@ impl Running {
         self.ended().await
     }
 
-    pub fn drop_it(self) {
-        self.task.abort();
+    /// Drops the run, after which nothing of it may be left.
+    pub async fn drop_it(mut self) {
+        let task = self.task.take().unwrap();
+        task.abort();
+        // It may be over already.
+        let _ = task.await;
+        nothing_is_left(&self.monitor, 0).await;
     }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        assert!(
+            self.task.is_none() || std::thread::panicking(),
+            "a test must end its run, to see what it leaves"
+        );
+    }
+}
+
+/// The leak gate: no lane, no bytes, and no task but those that cannot be dropped.
+pub async fn nothing_is_left(monitor: &Monitor, undroppable: usize) {
+    // The runtime drops an aborted task when it gets to it.
+    for _ in 0..1000 {
+        if monitor.stats().processors <= undroppable {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    let (lanes, stats) = (monitor.snapshot(), monitor.stats());
+    assert!(lanes.is_empty() && stats.lanes == Default::default(), "lanes are left: {lanes:?}");
+    assert_eq!(stats.buffered_bytes, 0, "bytes are left");
+    assert_eq!(stats.processors, undroppable, "tasks are left");
 }
 
 /// Notes what handlers saw, and lets a test hold them at chosen records.

@@ -22,6 +22,21 @@ pub enum OnFailure {
     RestartLane(Backoff),
 }
 
+/// Why an assigned partition has no lane although none of its lanes is still ending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeldBack {
+    /// It is not processed any more under its present assignment.
+    Stopped,
+    /// A new lane is started at this time.
+    Restart {
+        /// When.
+        at: Instant,
+        /// How many lanes failed in a row without progress in between.
+        failures: u32,
+    },
+}
+
 /// How a partition's lanes have failed under its present assignment.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
@@ -41,6 +56,16 @@ impl Failures {
 }
 
 impl<B> Run<B> {
+    /// Why an assigned partition has no lane because of a failure; none when that is not so.
+    #[must_use]
+    pub fn held_back(&self, partition: &TopicPartition) -> Option<HeldBack> {
+        let failures = &self.partitions.get(partition)?.failures;
+        match failures.restart {
+            Some((at, _)) => Some(HeldBack::Restart { at, failures: failures.in_a_row }),
+            None => failures.halted.then_some(HeldBack::Stopped),
+        }
+    }
+
     /// The lane has failed, but work of it that was started has not ended yet: it takes nothing more, and has
     /// the stop timeout. Its end is reported as for any lane.
     pub fn handle_lane_failing(&mut self, now: Instant, lane: LaneNumber) {
