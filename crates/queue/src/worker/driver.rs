@@ -59,7 +59,7 @@ pub(super) struct Driver<H> {
     sent: mpsc::UnboundedSender<Sent>,
     failed: mpsc::UnboundedReceiver<(i32, ClaimRecord)>,
     /// The collector of deliveries; it ends with this.
-    _background: JoinSet<()>,
+    background: JoinSet<()>,
     writing: JoinSet<(i32, Result<Stored, DeliveryError>)>,
     trimming: JoinSet<()>,
     snapshots: BTreeMap<i32, Stored>,
@@ -108,7 +108,7 @@ where
             running: BTreeMap::new(),
             sent,
             failed,
-            _background: background,
+            background,
             writing: JoinSet::new(),
             trimming: JoinSet::new(),
             snapshots: BTreeMap::new(),
@@ -167,16 +167,20 @@ where
         self.progress.tell(self.machine.stats(), coming.chain(followed));
     }
 
-    async fn end(mut self) -> Result<WorkerStats, WorkError> {
-        // A snapshot half written is passed over by readers; one that is nearly written is worth a moment.
+    async fn end(self) -> Result<WorkerStats, WorkError> {
+        let Self { sent, mut background, mut writing, mut trimming, wanted, consumer, machine, .. } = self;
+        // What was given back must be in the log when this returns, for whoever asks next. A snapshot half written is
+        // passed over by readers; one that is nearly written is worth a moment, too.
+        drop(sent);
         let _ = tokio::time::timeout(self.settings.settle_timeout, async {
-            while self.writing.join_next().await.is_some() {}
-            while self.trimming.join_next().await.is_some() {}
+            while background.join_next().await.is_some() {}
+            while writing.join_next().await.is_some() {}
+            while trimming.join_next().await.is_some() {}
         })
         .await;
-        self.wanted.leave().await;
-        self.consumer.close().await;
-        let stats = self.machine.stats();
+        wanted.leave().await;
+        consumer.close().await;
+        let stats = machine.stats();
         self.progress.tell(stats, std::iter::empty());
         Ok(stats)
     }
