@@ -39,6 +39,7 @@ fn offset(value: Option<i64>) -> f64 {
 
 type LaneGauge = Metric<fn(&LaneSnapshot) -> f64>;
 type LaneCounter = Metric<fn(&PartitionStats) -> u64>;
+type LaneCount = Metric<fn(&RunStats) -> usize>;
 type RunGauge = Metric<fn(&RunStats) -> f64>;
 type RunCounter = Metric<fn(&RunStats) -> u64>;
 
@@ -158,7 +159,7 @@ const RUN_GAUGES: &[RunGauge] = &[
 /// Under one name, by the label `state`.
 const RUN_LANES: &str = "tramline_run_lanes";
 const RUN_LANES_MEANING: &str = "Lanes, by state";
-const RUN_LANES_BY: &[Metric<fn(&RunStats) -> usize>] = &[
+const RUN_LANES_BY: &[LaneCount] = &[
     metric("running", Unit::Count, "", |stats| stats.lanes.running),
     metric("paused", Unit::Count, "", |stats| stats.lanes.paused),
     metric("draining", Unit::Count, "", |stats| stats.lanes.draining),

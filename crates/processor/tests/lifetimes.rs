@@ -309,3 +309,30 @@ async fn t237_a_loss_from_inside_the_choice_of_a_key_neither_frees_the_record_no
     run.stop().await.0.unwrap_err();
     assert_eq!(storage.live(), 0);
 }
+
+/// A day on the clock that stands still: ever new keys, and a rebalance every hour.
+#[tokio::test(start_paused = true)]
+async fn t239_over_a_day_memory_lanes_and_key_lanes_stay_flat() {
+    let (log, storage) = (MemoryLog::new(), Storage::default());
+    let handler = |record: Record, _: Lane| async move {
+        tokio::time::sleep(std::time::Duration::from_millis(1 + record.offset().unsigned_abs() % 7)).await;
+        Ok::<_, String>(())
+    };
+    let with = |b: PartitionedBuilder<_>| b.ordering(Ordering::Key).max_concurrent_handlers(4);
+    let run = for_each(&log, &[0], with, handler);
+    for minute in 0..24 * 60 {
+        (0..10).for_each(|number| storage.produce(&log, &format!("{minute}-{}", number % 7)));
+        tokio::time::sleep(secs(60)).await;
+        forget(&log);
+        let shown = run.monitor.snapshot();
+        let [lane] = &*shown else { panic!("minute {minute}: {shown:?}") };
+        assert_eq!((lane.keys, lane.unfinished, lane.held_bytes), (0, 0, 0), "minute {minute}: {lane:?}");
+        assert_eq!((storage.live(), run.monitor.stats().processors), (0, 1), "minute {minute}");
+        if minute % 60 == 30 {
+            assert!(run.control.revoke(&[tp(0)]).released().await);
+            run.control.assign(&[tp(0)]);
+        }
+    }
+    let report = run.stop().await.0.unwrap();
+    assert_eq!((report.records_completed, report.lanes_started), (24 * 60 * 10, 25));
+}

@@ -54,6 +54,21 @@ impl Kept {
         numbers.get(&name).unwrap_or_else(|| panic!("{name}")).load(Ordering::SeqCst)
     }
 
+    fn all_are_described(&self) {
+        let described = self.described.lock().unwrap();
+        let (numbers, histograms) = (self.numbers.lock().unwrap(), self.histograms.lock().unwrap());
+        for name in numbers.keys().chain(histograms.keys()) {
+            let name = name.split('{').next().unwrap();
+            assert!(described.get(name).is_some_and(Option::is_some), "{name} is described, with its unit");
+        }
+    }
+
+    fn holds(&self, counters: &[(&str, u64)]) {
+        for (counter, expected) in counters {
+            assert_eq!(self.counter(counter, LANE), *expected, "{counter}");
+        }
+    }
+
     fn gauge(&self, name: &str, labels: &str) -> f64 {
         f64::from_bits(self.counter(name, labels))
     }
@@ -100,6 +115,19 @@ fn with(recorder: &Kept, test: impl Future<Output = ()>) {
     metrics::with_local_recorder(recorder, || runtime.block_on(test));
 }
 
+/// What is counted once one of four records was tried twice and skipped, and one commit failed.
+const AFTER_FOUR: [(&str, u64); 9] = [
+    ("lane_delivered_records_total", 4),
+    ("lane_completed_records_total", 4),
+    ("lane_retries_total", 1),
+    ("lane_skipped_records_total", 1),
+    ("lane_dead_letters_total", 0),
+    ("lane_pauses_total", 1),
+    ("lane_commits_total", 1),
+    ("lane_commit_failures_total", 1),
+    ("lane_starts_total", 1),
+];
+
 /// One second for each record; the one that says so fails.
 async fn handler(record: Record, _: Lane) -> Result<(), &'static str> {
     tokio::time::sleep(secs(1)).await;
@@ -135,19 +163,7 @@ fn a_run_tells_a_recorder_what_it_counts() {
         assert_eq!(kept.gauge("lane_delivered_offset", LANE), 4.0);
         assert_eq!(kept.gauge("run_lanes", "group=test,state=running"), 1.0);
         assert_eq!(kept.gauge("run_max_buffered_bytes", "group=test"), f64::from(64 << 20));
-        for (counter, expected) in [
-            ("lane_delivered_records_total", 4),
-            ("lane_completed_records_total", 4),
-            ("lane_retries_total", 1),
-            ("lane_skipped_records_total", 1),
-            ("lane_dead_letters_total", 0),
-            ("lane_pauses_total", 1),
-            ("lane_commits_total", 1),
-            ("lane_commit_failures_total", 1),
-            ("lane_starts_total", 1),
-        ] {
-            assert_eq!(kept.counter(counter, LANE), expected, "{counter}");
-        }
+        kept.holds(&AFTER_FOUR);
         assert!(kept.counter("lane_paused_milliseconds_total", LANE) >= 1000);
         let handled = kept.histogram("lane_handler_duration_seconds", LANE);
         assert!(handled.len() == 5 && handled.iter().all(|took| (1.0..1.1).contains(took)), "{handled:?}");
@@ -174,19 +190,7 @@ fn a_run_tells_a_recorder_what_it_counts() {
         assert_eq!(kept.histogram("run_stop_duration_seconds", "group=test,reason=shutdown").len(), 1);
         assert_eq!(kept.histogram("run_revoke_hold_seconds", "group=test").len(), 1);
     });
-    let described = kept.described.lock().unwrap();
-    let names = kept
-        .numbers
-        .lock()
-        .unwrap()
-        .keys()
-        .cloned()
-        .chain(kept.histograms.lock().unwrap().keys().cloned())
-        .collect::<Vec<_>>();
-    for name in names {
-        let name = name.split('{').next().unwrap();
-        assert!(described.get(name).is_some_and(Option::is_some), "{name} is described, with its unit");
-    }
+    kept.all_are_described();
 }
 
 #[test]
