@@ -89,28 +89,53 @@ fn join<'a>(items: impl Iterator<Item = &'a str>) -> String {
     items.filter(|item| !item.is_empty()).collect::<Vec<_>>().join(",")
 }
 
-/// The resources that a request names more than once.
-pub(crate) fn named_twice(keys: &[(i8, Str)]) -> HashSet<(i8, Str)> {
-    let mut seen = HashSet::new();
-    keys.iter().filter(|key| !seen.insert(*key)).cloned().collect()
+/// A resource of a request: its kind and name.
+pub(crate) type Resource = (i8, Str);
+
+/// What is answered for one resource.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) resource: Resource,
+    pub(crate) error_code: i16,
+    pub(crate) error_message: Option<Str>,
 }
 
-/// Changes the settings of one resource of a request; answered when they act and are on the disk.
-pub(crate) async fn alter(
+/// Changes the settings of each resource of a request by itself, in their order; answered when they act and are on the
+/// disk.
+pub(crate) async fn alter_each(
     node: &Node,
-    key: &(i8, Str),
-    twice: &HashSet<(i8, Str)>,
-    edits: Edits,
+    asked: Vec<(Resource, Result<Edits, Refusal>)>,
     validate_only: bool,
-) -> Result<(), Refusal> {
-    if twice.contains(key) {
-        return Err(Refusal::new(ErrorCode::InvalidRequest, "the resource is named twice in the request"));
+) -> Vec<Answer> {
+    let mut seen = HashSet::new();
+    let twice: HashSet<Resource> =
+        asked.iter().map(|(resource, _)| resource).filter(|key| !seen.insert(*key)).cloned().collect();
+    let mut answers = Vec::with_capacity(asked.len());
+    for (resource, edits) in asked {
+        let altered = match edits {
+            Ok(_) if twice.contains(&resource) => {
+                let reason = "the resource is named twice in the request";
+                Err(Refusal::new(ErrorCode::InvalidRequest, reason))
+            }
+            Ok(edits) => alter(node, &resource, edits, validate_only).await,
+            Err(refusal) => Err(refusal),
+        };
+        let refusal = altered.err();
+        answers.push(Answer {
+            resource,
+            error_code: refusal.as_ref().map_or(0, |refusal| refusal.code.code()),
+            error_message: refusal.map(|refusal| refusal.message.into()),
+        });
     }
-    if key.0 != TOPIC {
+    answers
+}
+
+async fn alter(node: &Node, resource: &Resource, edits: Edits, validate_only: bool) -> Result<(), Refusal> {
+    if resource.0 != TOPIC {
         let reason = "only settings of topics can be changed; a broker is told its own when it starts";
         return Err(Refusal::new(ErrorCode::InvalidRequest, reason));
     }
-    let name = key.1.clone();
+    let name = resource.1.clone();
     let altered = node.administer(move |admin| admin.alter(&name, &edits, validate_only)).await?;
     let Some(Altered { partitions, settings }) = altered else { return Ok(()) };
     for partition in partitions {

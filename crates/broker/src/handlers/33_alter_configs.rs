@@ -3,35 +3,29 @@
 //! The settings given become all the settings a topic has; the others go back to their defaults. Each resource for
 //! itself. Gap: topics only; what the broker is told at its start stays.
 
+use tramline_wire::ErrorCode;
 use tramline_wire::messages::alter_configs_request::AlterConfigsResource;
 use tramline_wire::messages::alter_configs_response::AlterConfigsResourceResponse;
 use tramline_wire::messages::{AlterConfigsRequest, AlterConfigsResponse};
-use tramline_wire::{ErrorCode, Str};
 
 use crate::admin::Refusal;
-use crate::config_edit::{Edit, Edits, alter, named_twice};
+use crate::config_edit::{Answer, Edit, Edits, alter_each};
 use crate::routes::{Api, Context, api};
 
 pub(crate) const API: Api = api!(AlterConfigsRequest, 0..=2, handle);
 
 async fn handle(context: Context, request: AlterConfigsRequest) -> Result<AlterConfigsResponse, String> {
-    let keys: Vec<(i8, Str)> =
-        request.resources.iter().map(|asked| (asked.resource_type, asked.resource_name.clone())).collect();
-    let twice = named_twice(&keys);
-    let mut responses = Vec::with_capacity(keys.len());
-    for (asked, key) in request.resources.into_iter().zip(&keys) {
-        let altered = match edits(asked) {
-            Ok(edits) => alter(&context.node, key, &twice, edits, request.validate_only).await,
-            Err(refusal) => Err(refusal),
-        };
-        let refusal = altered.err();
-        responses.push(AlterConfigsResourceResponse {
-            error_code: refusal.as_ref().map_or(0, |refusal| refusal.code.code()),
-            error_message: refusal.map(|refusal| refusal.message.into()),
-            resource_type: key.0,
-            resource_name: key.1.clone(),
-        });
-    }
+    let edits_of =
+        |asked: AlterConfigsResource| ((asked.resource_type, asked.resource_name.clone()), edits(asked));
+    let asked = request.resources.into_iter().map(edits_of).collect();
+    let answers = alter_each(&context.node, asked, request.validate_only).await;
+    let row = |answer: Answer| AlterConfigsResourceResponse {
+        error_code: answer.error_code,
+        error_message: answer.error_message,
+        resource_type: answer.resource.0,
+        resource_name: answer.resource.1,
+    };
+    let responses = answers.into_iter().map(row).collect();
     Ok(AlterConfigsResponse { responses, ..AlterConfigsResponse::default() })
 }
 
