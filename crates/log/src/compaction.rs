@@ -238,17 +238,26 @@ impl CompactionJob {
         report: &mut CompactionReport,
     ) -> Result<Option<Rewritten>, ReadError> {
         let last_base = is_last.then(|| last_batch(old)).transpose()?.flatten();
+        let fate_of = |batch: &RecordBatch| {
+            let base = batch.header().base_offset;
+            self.fate(batch, keys, last_base == Some(base) || self.last_batches.contains(&base))
+        };
+        // Most of what was compacted before stays as it is, and is not to be written again.
+        let mut changes = false;
+        old.for_each_header(old.base_offset, |pos, header| {
+            changes = !matches!(fate_of(&old.decode_batch(pos, header)?)?.0, Fate::Stays);
+            Ok(!changes && go_on())
+        })?;
+        if !changes {
+            return Ok(None);
+        }
         let path = old.path.with_extension("tmp");
         let file = self.storage.open(&path, OpenMode::Truncate)?;
         let mut out = Output::new(old.base_offset, file, self.index_interval);
-        let (mut changed, mut removed) = (false, 0);
+        let mut removed = 0;
         let walked = old.for_each_header(old.base_offset, |pos, header| {
-            let batch = old.decode_batch(pos, header)?;
-            let stays =
-                last_base == Some(header.base_offset) || self.last_batches.contains(&header.base_offset);
-            let (fate, gone) = self.fate(&batch, keys, stays)?;
+            let (fate, gone) = fate_of(&old.decode_batch(pos, header)?)?;
             removed += gone;
-            changed |= !matches!(fate, Fate::Stays);
             match fate {
                 Fate::Stays => out.push(&old.read_batch(pos, header)?, header)?,
                 Fate::Thinner(bytes) => out.push(&bytes, &parse(&bytes)?)?,
@@ -258,7 +267,7 @@ impl CompactionJob {
         });
         let finished = walked.and_then(|()| out.finish().map_err(ReadError::from));
         let published = match finished {
-            Ok(published) if changed && go_on() => published,
+            Ok(published) if go_on() => published,
             not_needed => {
                 self.storage.remove(&path)?;
                 return not_needed.map(|_| None);
