@@ -94,13 +94,15 @@ impl Connection {
         loop {
             self.collect_ready()?;
             self.flush().await?;
-            if self.node.stopping.is_cancelled() && self.in_flight.is_empty() {
+            // Looked at once a turn: were a stop to fall between two looks, nothing would wake an idle connection.
+            let stopping = self.node.stopping.is_cancelled();
+            if stopping && self.in_flight.is_empty() {
                 return Err(Closed::Stopping);
             }
-            if self.start_next().await? {
+            if !stopping && self.start_next().await? {
                 continue;
             }
-            self.wait().await?;
+            self.wait(stopping).await?;
         }
     }
 
@@ -144,7 +146,7 @@ impl Connection {
 
     /// Starts the next request, when there is a whole one and its turn has come.
     async fn start_next(&mut self) -> Result<bool, Closed> {
-        if self.in_flight.len() >= MAX_IN_FLIGHT || self.node.stopping.is_cancelled() {
+        if self.in_flight.len() >= MAX_IN_FLIGHT {
             return Ok(false);
         }
         let Some(length) = self.whole_frame()? else { return Ok(false) };
@@ -181,8 +183,8 @@ impl Connection {
     }
 
     /// Sleeps until an answer is ready, bytes have arrived, or time is up.
-    async fn wait(&mut self) -> Result<(), Closed> {
-        let may_read = self.whole_frame()?.is_none() && !self.node.stopping.is_cancelled();
+    async fn wait(&mut self, stopping: bool) -> Result<(), Closed> {
+        let may_read = self.whole_frame()?.is_none() && !stopping;
         let idle = self.last_request + self.node.config.idle_timeout;
         let busy = !self.in_flight.is_empty();
         if may_read {
@@ -206,7 +208,7 @@ impl Connection {
                 0 => Err(Closed::HalfFrame),
                 _ => Ok(()),
             },
-            () = self.node.stopping.cancelled(), if !self.node.stopping.is_cancelled() => Ok(()),
+            () = self.node.stopping.cancelled(), if !stopping => Ok(()),
             () = async { let _ = timeout_at(idle, std::future::pending::<()>()).await; }, if !busy => Err(Closed::Idle),
         }
     }

@@ -145,6 +145,33 @@ async fn n12_a_shutdown_answers_what_is_in_flight_and_forces_the_rest() {
     assert_eq!(stage.client().await.values("t", 0, 0).await.len(), 31);
 }
 
+/// Each connection has just been answered, or is about to be, when the stop comes, and then only listens: whichever
+/// step of its turn the stop falls into, it is closed, and nobody is waited for until the time is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_wakes_every_connection_whatever_it_is_about_to_do() {
+    let rounds = std::env::var("TRAMLINE_STOPS").map_or(50, |rounds| rounds.parse().unwrap());
+    for _ in 0..rounds {
+        let stage = Stage::new().await;
+        let mut connections = Vec::new();
+        for _ in 0..32 {
+            connections.push(stage.client().await);
+        }
+        let listening: Vec<_> = connections
+            .into_iter()
+            .map(|mut client| {
+                tokio::spawn(async move {
+                    let _ = client.try_send(1, &MetadataRequest::default()).await;
+                    while client.frame().await.is_some() {}
+                })
+            })
+            .collect();
+        stage.broker.shutdown().await.unwrap();
+        for connection in listening {
+            connection.await.unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn b131_a_damaged_topic_list_stops_the_start_and_nothing_is_removed() {
     for (file, change) in [("topics", Some(4)), ("broker", Some(30)), ("topics", None), ("broker", None)] {

@@ -83,10 +83,15 @@ impl Client {
 
     /// Sends a request and returns the correlation id.
     pub async fn send<R: Request>(&mut self, version: i16, request: &R) -> i32 {
+        self.try_send(version, request).await.unwrap()
+    }
+
+    /// As [`send`](Self::send), to a broker that may close the connection meanwhile.
+    pub async fn try_send<R: Request>(&mut self, version: i16, request: &R) -> std::io::Result<i32> {
         self.correlation += 1;
         let frame = encode_request(self.correlation, Some("test"), version, request).unwrap();
-        self.stream.write_all(&frame.to_bytes()).await.unwrap();
-        self.correlation
+        self.stream.write_all(&frame.to_bytes()).await?;
+        Ok(self.correlation)
     }
 
     /// The next frame, without its length; `None` when the broker has closed the connection.
