@@ -248,7 +248,7 @@ impl Task {
                 () = timer.as_mut(), if deadline.is_some() => self.machine.handle_timeout(self.now()),
             }
         }
-        self.end(requests);
+        self.end(requests).await;
     }
 
     /// Re-arms the timer only when it would fire too late; one that fires early finds nothing due and costs little.
@@ -329,7 +329,7 @@ impl Task {
     }
 
     /// Tells everyone who still waits. What was queued behind was never written.
-    fn end(mut self, mut requests: mpsc::UnboundedReceiver<Box<dyn Exchange>>) {
+    async fn end(mut self, mut requests: mpsc::UnboundedReceiver<Box<dyn Exchange>>) {
         requests.close();
         let cause = self.machine.poisoned().cloned().unwrap_or(Poison::Closed);
         if !matches!(cause, Poison::Closed) {
@@ -341,7 +341,8 @@ impl Task {
         for (_, exchange) in self.unanswered {
             exchange.fail(CallError::Lost(cause.clone()));
         }
-        while let Ok(exchange) = requests.try_recv() {
+        // `recv`, since it also waits for a request that another thread is just putting in.
+        while let Some(exchange) = requests.recv().await {
             exchange.fail(CallError::NotSent);
         }
     }

@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
-use tramline_core::client::accumulator::{Acks, Answer as Fate, Batch, Order};
+use tokio::time::Instant as TokioInstant;
+use tramline_core::client::accumulator::{Acks, Answer as Fate, Batch, NextOrder, Order};
 use tramline_core::client::connection::Poison;
 use tramline_core::client::metadata::{ClusterView, Leader};
+use tramline_core::time::Instant;
 use tramline_wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use tramline_wire::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use tramline_wire::messages::{ProduceRequest, ProduceResponse};
@@ -47,18 +49,13 @@ pub(super) async fn run(shared: Arc<Shared>, node: i32, alarm: Arc<Notify>) {
 impl Sender {
     async fn run(mut self) {
         loop {
-            if !self.is_connected() && self.flights.is_empty() {
-                self.connect().await;
-            }
-            if let Some(connection) = self.connection.clone().filter(|connection| !connection.is_closed()) {
-                while let Some(order) = self.next_order() {
-                    self.send(&connection, order);
-                }
-            }
-            let shared = &self.shared;
-            let now = shared.cluster.now();
-            let next = shared.with(|state| state.accumulator.next_order(self.node, now));
-            let until = shared.cluster.moment(next.unwrap_or(now));
+            // Looked at once: a connection that ends between two looks would leave everybody waiting.
+            let connection = match self.connection.clone().filter(|connection| !connection.is_closed()) {
+                None if self.flights.is_empty() => self.connect().await,
+                connection => connection,
+            };
+            let next = connection.and_then(|connection| self.send_what_may_leave(&connection));
+            let until = next.map_or_else(TokioInstant::now, |next| self.shared.cluster.moment(next));
             let oldest = self.flights.front_mut().map(|flight| &mut flight.answer);
             tokio::select! {
                 answer = answered(oldest) => self.handle_answer(answer),
@@ -68,15 +65,11 @@ impl Sender {
         }
     }
 
-    fn is_connected(&self) -> bool {
-        self.connection.as_ref().is_some_and(|connection| !connection.is_closed())
-    }
-
     /// Dials once if there is anything to send.
-    async fn connect(&mut self) {
+    async fn connect(&mut self) -> Option<BrokerConnection> {
         self.connection = None;
         if !self.shared.with(|state| state.accumulator.has_work(self.node)) {
-            return;
+            return None;
         }
         match self.shared.cluster.connection(Target::Node(self.node)).await {
             Ok(connection) => self.connection = Some(connection),
@@ -88,11 +81,19 @@ impl Sender {
                 self.alarm.notify_one();
             }
         }
+        self.connection.clone()
     }
 
-    fn next_order(&self) -> Option<Order<Token>> {
-        let now = self.shared.cluster.now();
-        self.shared.with(|state| state.accumulator.poll_order(self.node, now))
+    /// Gives when more may leave, if time alone decides that.
+    fn send_what_may_leave(&mut self, connection: &BrokerConnection) -> Option<Instant> {
+        loop {
+            let now = self.shared.cluster.now();
+            match self.shared.with(|state| state.accumulator.poll_order(self.node, now)) {
+                NextOrder::Send(order) => self.send(connection, order),
+                NextOrder::At(again) => return Some(again),
+                NextOrder::Later => return None,
+            }
+        }
     }
 
     fn send(&mut self, connection: &BrokerConnection, order: Order<Token>) {

@@ -39,7 +39,7 @@ pub use answer::{Answer, Completion, Failure, Written};
 pub use batch::{Batch, ProducerId};
 pub use budget::{Budget, Ticket};
 pub use config::{AccumulatorConfig, Acks, Spread};
-pub use order::Order;
+pub use order::{NextOrder, Order};
 
 /// A record was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

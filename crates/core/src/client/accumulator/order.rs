@@ -6,6 +6,17 @@ use super::partition::Readiness;
 use super::{Accumulator, Batch, ProducerId};
 use crate::time::Instant;
 
+/// What a node gets now.
+#[derive(Debug)]
+pub enum NextOrder<C> {
+    /// This.
+    Send(Order<C>),
+    /// Nothing until this moment, unless something changes earlier.
+    At(Instant),
+    /// Nothing until something changes.
+    Later,
+}
+
 /// One produce request: at most one batch per partition.
 #[derive(Debug)]
 pub struct Order<C> {
@@ -26,16 +37,17 @@ impl<C: Clone> Accumulator<C> {
         self.wake_all();
     }
 
-    /// The next request for this node; it counts as in flight from now on. `None` until something changes or
-    /// [`next_timeout`](Self::next_timeout) is due.
-    pub fn poll_order(&mut self, node: i32, now: Instant) -> Option<Order<C>> {
+    /// The next request for this node, which counts as in flight from now on, or when to ask again. Both come from one
+    /// look at one time: a timer computed apart could miss the moment that passed in between.
+    pub fn poll_order(&mut self, node: i32, now: Instant) -> NextOrder<C> {
         let hurry = self.closing || self.budget.is_pressed();
-        let queue = self.nodes.get_mut(&node)?;
+        let Some(queue) = self.nodes.get_mut(&node) else { return NextOrder::Later };
         if queue.in_flight >= self.config.max_in_flight {
-            return None;
+            return NextOrder::Later;
         }
         let idle = queue.in_flight == 0;
         let (mut batches, mut bytes) = (Vec::new(), 0usize);
+        let mut again: Option<Instant> = None;
         let mut left_open = Vec::new();
         for _ in 0..queue.active.len() {
             let Some(slot) = queue.active.pop_front() else { break };
@@ -45,7 +57,14 @@ impl<C: Clone> Accumulator<C> {
                 continue;
             }
             queue.active.push_back(slot);
-            let ready = partition.readiness(&self.config, node, now, idle, hurry) == Readiness::Ready;
+            let ready = match partition.readiness(&self.config, node, now, idle, hurry) {
+                Readiness::Ready => true,
+                Readiness::At(at) => {
+                    again = Some(again.map_or(at, |earlier| earlier.min(at)));
+                    false
+                }
+                Readiness::Later => false,
+            };
             let Some(front) = partition.queue.front().filter(|_| ready) else { continue };
             let (solo, size, open) = (front.solo, front.size(), !front.closed);
             if !batches.is_empty() && (solo || bytes + size > self.config.max_request_bytes) {
@@ -67,23 +86,9 @@ impl<C: Clone> Accumulator<C> {
             self.batch_closed(slot);
         }
         if batches.is_empty() {
-            return None;
+            return again.map_or(NextOrder::Later, NextOrder::At);
         }
         self.nodes.entry(node).or_default().in_flight += 1;
-        Some(Order { batches })
-    }
-
-    /// When [`poll_order`](Self::poll_order) for this node can give something without anything else happening.
-    #[must_use]
-    pub fn next_order(&self, node: i32, now: Instant) -> Option<Instant> {
-        let queue = self.nodes.get(&node)?;
-        if queue.in_flight >= self.config.max_in_flight {
-            return None;
-        }
-        let at = |slot: &usize| match self.partitions[*slot].readiness(&self.config, node, now, true, false) {
-            Readiness::At(at) => Some(at),
-            Readiness::Ready | Readiness::Later => None,
-        };
-        queue.active.iter().filter_map(at).min()
+        NextOrder::Send(Order { batches })
     }
 }

@@ -75,7 +75,21 @@ impl Bench {
     }
 
     pub(super) fn order(&mut self, now: u64) -> Option<Vec<Batch<Token>>> {
-        self.acc.poll_order(1, at(now)).map(|order| order.batches)
+        self.order_of(1, now).ok()
+    }
+
+    /// The next request for a node, or when to ask again.
+    pub(super) fn order_of(&mut self, node: i32, now: u64) -> Result<Vec<Batch<Token>>, Option<Instant>> {
+        match self.acc.poll_order(node, at(now)) {
+            NextOrder::Send(order) => Ok(order.batches),
+            NextOrder::At(again) => Err(Some(again)),
+            NextOrder::Later => Err(None),
+        }
+    }
+
+    /// Nothing is to be sent at `now`; when to ask again.
+    pub(super) fn quiet_until(&mut self, now: u64) -> Option<Instant> {
+        self.order_of(1, now).expect_err("nothing may leave yet")
     }
 
     pub(super) fn answer(&mut self, batches: Vec<Batch<Token>>, answer: Answer, now: u64) {

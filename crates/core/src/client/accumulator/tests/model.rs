@@ -120,9 +120,13 @@ impl World {
         }
     }
 
-    fn poll_orders(&mut self) {
-        while let Some(batches) = self.bench.order(self.now) {
-            self.wire.push_back(batches);
+    /// Sends what may leave; gives when to ask again.
+    fn poll_orders(&mut self) -> Option<Instant> {
+        loop {
+            match self.bench.order_of(1, self.now) {
+                Ok(batches) => self.wire.push_back(batches),
+                Err(again) => return again,
+            }
             assert!(self.wire.len() <= 5, "five in flight");
         }
     }
@@ -147,15 +151,19 @@ impl World {
             self.poll_orders();
             self.collect();
         }
-        // The network heals and everything ends.
+        // The network heals and everything ends, although nobody looks but when an answer comes or a timer is due.
         self.bench.acc.close();
         for _ in 0..20_000 {
             if self.bench.acc.untold_records() == 0 {
                 return;
             }
-            self.poll_orders();
+            let again = self.poll_orders();
+            if self.wire.is_empty() {
+                let due = again.into_iter().chain(self.bench.acc.next_timeout()).min();
+                let due = due.expect("something waits, and nothing will ever wake it").since_start();
+                self.now = self.now.max(u64::try_from(due.as_nanos().div_ceil(1_000_000)).unwrap());
+            }
             self.answer_oldest(0);
-            self.now += 5;
             self.bench.acc.handle_timeout(at(self.now));
             self.collect();
         }

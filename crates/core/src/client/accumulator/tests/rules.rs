@@ -32,7 +32,7 @@ fn without_linger_records_batch_while_something_is_in_flight() {
         bench.send(1, "c", n);
         assert!(bench.order(n).is_none(), "the node is busy");
     }
-    assert_eq!(bench.acc.next_order(1, at(9)), None, "only the answer can change that");
+    assert_eq!(bench.quiet_until(9), None, "only the answer can change that");
     bench.written(first, 0, 20);
     let second = bench.order(20).unwrap();
     assert_eq!(
@@ -59,12 +59,11 @@ fn linger_waits_when_idle_is_counted_from_the_first_record_and_never_restarted()
     bench.send(0, "a", 100);
     for now in 101..120 {
         bench.send(0, "b", now);
-        assert!(bench.order(now).is_none());
-        assert_eq!(bench.acc.next_order(1, at(now)), Some(at(120)), "a trickle postpones nothing");
+        assert_eq!(bench.quiet_until(now), Some(at(120)), "a trickle postpones nothing");
     }
     assert_eq!(bench.order(120).unwrap()[0].records(), 20);
     bench.send(0, "c", 125);
-    assert_eq!(bench.acc.next_order(1, at(125)), Some(at(145)), "the next batch has its own window");
+    assert_eq!(bench.quiet_until(125), Some(at(145)), "the next batch has its own window");
 }
 
 #[test]
@@ -74,7 +73,7 @@ fn each_partition_has_its_own_window() {
     bench.send(1, "b", 15);
     let first = bench.order(20).unwrap();
     assert_eq!(first.len(), 1, "a hot partition does not take a cold one along");
-    assert_eq!(bench.acc.next_order(1, at(20)), Some(at(35)));
+    assert_eq!(bench.quiet_until(20), Some(at(35)));
     bench.written(first, 0, 21);
     assert!(bench.order(34).is_none());
     assert!(bench.order(35).is_some());
@@ -228,8 +227,7 @@ fn retries_wait_with_a_growing_backoff_and_keep_the_bytes() {
         bench.refused(order, 6, now);
         assert!(bench.acc.wants_metadata(), "the leader is probably elsewhere");
         assert_eq!(bench.acc.take_stale().len(), 1);
-        assert!(bench.order(now).is_none());
-        assert_eq!(bench.acc.next_order(1, at(now)), Some(at(now + wait)));
+        assert_eq!(bench.quiet_until(now), Some(at(now + wait)));
         now += wait;
         order = bench.order(now).unwrap();
         assert_eq!(order[0].encode().unwrap(), bytes, "never rebuilt, never compressed twice");
@@ -259,11 +257,11 @@ fn a_leader_that_moves_takes_its_batches_along_once_the_old_one_answered() {
     bench.send(0, "b", 0);
     let old = bench.order(0).unwrap();
     bench.acc.update_topic(&"t".into(), &view(&[2]));
-    assert!(bench.acc.poll_order(2, at(0)).is_none(), "two leaders at once would break the order");
+    assert!(bench.order_of(2, 0).is_err(), "two leaders at once would break the order");
     bench.answer(old, Answer::Lost, 1);
-    assert!(bench.acc.poll_order(1, at(500)).is_none());
-    let moved = bench.acc.poll_order(2, at(500)).unwrap();
-    assert_eq!(stamp(&moved.batches[0]), (0, 0), "the retry keeps its number at the new leader");
+    assert!(bench.order_of(1, 500).is_err());
+    let moved = bench.order_of(2, 500).unwrap();
+    assert_eq!(stamp(&moved[0]), (0, 0), "the retry keeps its number at the new leader");
 }
 
 #[test]
