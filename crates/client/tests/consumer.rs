@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use common::{Peer, Reply, topic_id};
+use common::{Peer, Reply, jump, topic_id, until};
 use tramline_client::{
     ClientConfig, CommitFailure, ConsumeError, Consumer, FetchError, Fetched, OffsetAndMetadata, StartOffset,
 };
@@ -30,6 +30,7 @@ use tramline_wire::messages::*;
 use tramline_wire::{ApiKey, Compression, ErrorCode, Record, TopicPartition};
 
 const RECORDS: i64 = 300;
+const HOUR: Duration = Duration::from_secs(3600);
 
 fn tp(partition: i32) -> TopicPartition {
     TopicPartition::new("t", partition)
@@ -308,7 +309,7 @@ async fn committer(peer: &Peer) -> Consumer {
     Consumer::builder(client(peer))
         .group("g")
         .assign(start)
-        .commit_timeout(Duration::from_millis(500))
+        .commit_timeout(HOUR)
         .build()
         .await
         .unwrap()
@@ -359,7 +360,13 @@ async fn a_refused_commit_names_its_partitions_and_its_reason() {
     assert_eq!(error.failed[&tp(1)], CommitFailure::InvalidOffset(-1));
     assert!(!error.is_retriable());
     offsets.lock().unwrap().codes = vec![ErrorCode::CoordinatorLoadInProgress; 1000];
-    let error = soon(consumer.commit([(tp(0), OffsetAndMetadata::new(1))])).await.unwrap_err();
+    let asked = peer.count(ApiKey::OffsetCommit);
+    let refused_twice = async {
+        until(|| peer.count(ApiKey::OffsetCommit) >= asked + 2).await;
+        jump(HOUR).await;
+    };
+    let (error, ()) = tokio::join!(consumer.commit([(tp(0), OffsetAndMetadata::new(1))]), refused_twice);
+    let error = error.unwrap_err();
     assert!(matches!(&error.failed[&tp(0)], CommitFailure::TimedOut { .. }), "{error:?}");
     assert!(error.is_retriable());
     soon(consumer.close()).await;

@@ -8,7 +8,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Peer, Reply};
+use common::{Peer, Reply, jump, until};
 use tokio::sync::Notify;
 use tramline_client::producer::{TrySendError, TrySendReason};
 use tramline_client::{
@@ -183,12 +183,15 @@ async fn without_idempotence_order_is_kept_too() {
 #[tokio::test]
 async fn a_request_without_an_answer_kills_its_connection_and_is_retried_on_another() {
     let peer = Peer::with_topic("t", 1).await;
-    let config = client(&peer).request_timeout(Duration::from_millis(200));
-    let producer = Producer::new(config, ProducerConfig::new()).await.unwrap();
+    let config = client(&peer).request_timeout(HOUR);
+    let producer = Producer::new(config, ProducerConfig::new().delivery_timeout(4 * HOUR)).await.unwrap();
     offset(producer.send(to(0)).await.unwrap()).await;
     let connections = peer.connections();
     peer.script(ApiKey::Produce, [Reply::DoAndSilence]);
-    assert_eq!(offset(producer.send(to(1)).await.unwrap()).await, Some(1));
+    let silent = producer.send(to(1)).await.unwrap();
+    until(|| peer.script_left(ApiKey::Produce) == 0).await;
+    jump(HOUR).await;
+    assert_eq!(offset(silent).await, Some(1));
     assert_eq!(peer.connections(), connections + 1);
     assert_eq!(offset(producer.send(to(2)).await.unwrap()).await, Some(2));
     assert_eq!(peer.values("t", 0), ["0", "1", "2"]);
@@ -197,10 +200,14 @@ async fn a_request_without_an_answer_kills_its_connection_and_is_retried_on_anot
 #[tokio::test]
 async fn a_record_that_was_sent_but_never_answered_is_possibly_written() {
     let peer = Peer::with_topic("t", 1).await;
-    let producer = producer(&peer, ProducerConfig::new().delivery_timeout(Duration::from_millis(300))).await;
+    let config = client(&peer).request_timeout(9 * HOUR);
+    let producer = Producer::new(config, ProducerConfig::new().delivery_timeout(9 * HOUR)).await.unwrap();
     let hold = Arc::new(Notify::new());
     peer.script(ApiKey::Produce, [Reply::Hold(hold.clone())]);
-    let error = producer.send(to("slow")).await.unwrap().await.unwrap_err();
+    let slow = producer.send(to("slow")).await.unwrap();
+    until(|| peer.script_left(ApiKey::Produce) == 0).await;
+    jump(9 * HOUR).await;
+    let error = slow.await.unwrap_err();
     assert!(error.is_possibly_written(), "{error}");
     hold.notify_one();
     // Its sequence must not be used again: the record below would pass for a retry of the one above and be dropped.
@@ -301,9 +308,7 @@ async fn a_topic_may_appear_later_and_grow() {
     let config = client(&peer).metadata_max_age(Duration::from_millis(20));
     let producer = Producer::new(config, ProducerConfig::new().spread(Spread::RoundRobin)).await.unwrap();
     let (sent, ()) = tokio::join!(producer.send(to(0)), async {
-        while peer.count(ApiKey::Metadata) < 3 {
-            tokio::task::yield_now().await;
-        }
+        until(|| peer.count(ApiKey::Metadata) >= 3).await;
         peer.topic("t", 1);
     });
     assert_eq!(offset(sent.unwrap()).await, Some(0));
@@ -316,13 +321,19 @@ async fn a_topic_may_appear_later_and_grow() {
 #[tokio::test]
 async fn a_topic_is_created_when_the_broker_does_that_and_missed_otherwise() {
     let peer = Peer::start().await;
-    let config = ProducerConfig::new().delivery_timeout(Duration::from_millis(200));
-    let producer = producer(&peer, config).await;
-    let missing = producer.send(to(0)).await.unwrap_err();
+    let producer = producer(&peer, ProducerConfig::new()).await;
+    let give_up = async |record, asked| {
+        let asked_before_it_ends = async {
+            until(|| peer.count(ApiKey::Metadata) > asked).await;
+            jump(HOUR).await;
+        };
+        tokio::join!(producer.send(record), asked_before_it_ends).0.unwrap_err()
+    };
+    let missing = give_up(to(0), peer.count(ApiKey::Metadata) + 1).await;
     assert!(matches!(missing, SendError::UnknownTopic { code: Some(_), .. }), "{missing}");
     peer.auto_create(2);
     offset(producer.send(to(1)).await.unwrap()).await;
-    let missing = producer.send(to(0).partition(7)).await.unwrap_err();
+    let missing = give_up(to(0).partition(7), peer.count(ApiKey::Metadata) + 1).await;
     assert!(matches!(missing, SendError::UnknownPartition { count: 2, .. }), "{missing}");
 }
 
@@ -379,9 +390,7 @@ async fn close_reports_what_failed_and_drop_tells_the_waiting() {
     let second = producer(&peer, ProducerConfig::new()).await;
     peer.script(ApiKey::Produce, [Reply::Silence]);
     let sent = second.send(to(1)).await.unwrap();
-    while peer.script_left(ApiKey::Produce) > 0 {
-        tokio::task::yield_now().await;
-    }
+    until(|| peer.script_left(ApiKey::Produce) == 0).await;
     let kept = second.send(to(2)).await.unwrap();
     drop(second);
     assert_eq!(sent.await, Err(DeliveryError::Dropped { possibly_written: true }));

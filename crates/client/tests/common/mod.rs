@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,6 +24,21 @@ use tramline_wire::messages::metadata_response::{
 use tramline_wire::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use tramline_wire::messages::*;
 use tramline_wire::*;
+
+/// Lets this much time pass at once, for every timer there is. A test that shows what a timeout does sets it far beyond
+/// what any machine needs, waits until all is in place, and jumps.
+pub async fn jump(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+/// Lets others run until this holds.
+pub async fn until(mut holds: impl FnMut() -> bool) {
+    while !holds() {
+        tokio::task::yield_now().await;
+    }
+}
 
 /// What the peer does with a request.
 #[derive(Debug, Clone)]
