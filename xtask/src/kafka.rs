@@ -1,7 +1,8 @@
-//! `cargo xtask kafka up|down`: one Apache Kafka on loopback, broker and controller in one process, jars from Maven.
+//! `cargo xtask kafka up|down|test|keys`: one Apache Kafka on loopback, broker and controller in one process, jars from Maven.
 //!
 //! Everything it keeps lies in `target/kafka`. `down` ends the process that `up` started and no other.
 
+pub mod keys;
 mod suite;
 
 use std::fs;

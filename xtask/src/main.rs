@@ -74,6 +74,8 @@ enum Kafka {
     Down,
     /// Start it, run the tests that take a given cluster and the demo on it, end it
     Test,
+    /// Start it, write the names and defaults of its settings into the broker crate, end it
+    Keys,
 }
 
 fn root() -> Result<PathBuf> {
@@ -144,6 +146,11 @@ fn kafka_command(root: &Path, what: Kafka) -> Result<()> {
         Kafka::Test => {
             if let Some(tests) = kafka::test(root)? {
                 println!("{tests} tests and the demo ran on Apache Kafka");
+            }
+        }
+        Kafka::Keys => {
+            if let Some(rows) = kafka::keys::write(root)? {
+                println!("{rows} settings written");
             }
         }
     }

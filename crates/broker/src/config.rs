@@ -37,6 +37,8 @@ pub struct BrokerConfig {
     pub(crate) group_min_session_timeout: Duration,
     pub(crate) group_max_session_timeout: Duration,
     pub(crate) group_max_size: usize,
+    pub(crate) offsets_retention: Duration,
+    pub(crate) offsets_retention_check_interval: Duration,
     pub(crate) shutdown_timeout: Duration,
 }
 
@@ -73,6 +75,8 @@ impl Default for BrokerConfig {
             group_min_session_timeout: Duration::from_secs(1),
             group_max_session_timeout: Duration::from_mins(30),
             group_max_size: 10_000,
+            offsets_retention: Duration::from_hours(7 * 24),
+            offsets_retention_check_interval: Duration::from_mins(10),
             shutdown_timeout: Duration::from_secs(30),
         }
     }
@@ -308,6 +312,22 @@ impl BrokerConfig {
         self
     }
 
+    /// How long committed offsets are kept that no member of their group reads from: since the group became empty, or
+    /// since the commit where there is no group or its members do not read the topic. Default 7 days, as in Kafka
+    /// (`offsets.retention.minutes`). Smaller values lose the place of a consumer that pauses for longer.
+    #[must_use]
+    pub fn offsets_retention(mut self, age: Duration) -> Self {
+        self.offsets_retention = age;
+        self
+    }
+
+    /// How often offsets that are kept too long are looked for. Default 10 minutes.
+    #[must_use]
+    pub fn offsets_retention_check_interval(mut self, interval: Duration) -> Self {
+        self.offsets_retention_check_interval = interval;
+        self
+    }
+
     /// How long a shutdown waits for requests in flight before it closes their connections. Default 30 seconds.
     #[must_use]
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
@@ -333,6 +353,7 @@ impl BrokerConfig {
             ("committer_threads", self.committer_threads > 0),
             ("reader_threads", self.reader_threads > 0),
             ("group_max_size", self.group_max_size > 0),
+            ("offsets_retention_check_interval", !self.offsets_retention_check_interval.is_zero()),
         ];
         if let Some((name, _)) = positive.iter().find(|(_, positive)| !positive) {
             return Err((name, "must be above zero"));

@@ -1,10 +1,12 @@
-//! Changing the settings of a topic that exists: what the new settings are, and making them act.
+//! Changing the settings of a topic that exists: what the new settings are, and making them act. Those of the broker
+//! are refused.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use tramline_wire::{ErrorCode, Str};
 
 use crate::admin::{Altered, Refusal, log_config};
+use crate::broker_config;
 use crate::config::BrokerConfig;
 use crate::maintenance;
 use crate::node::Node;
@@ -12,6 +14,7 @@ use crate::partition::Change;
 use crate::topic_config::{self, Kind, MAX_VALUE, SETTINGS, default_value};
 
 const TOPIC: i8 = 2;
+const BROKER: i8 = 4;
 
 /// What is to be done to one setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,9 +134,20 @@ pub(crate) async fn alter_each(
 }
 
 async fn alter(node: &Node, resource: &Resource, edits: Edits, validate_only: bool) -> Result<(), Refusal> {
-    if resource.0 != TOPIC {
-        let reason = "only settings of topics can be changed; a broker is told its own when it starts";
-        return Err(Refusal::new(ErrorCode::InvalidRequest, reason));
+    match resource.0 {
+        TOPIC => {}
+        // Without a name: of all brokers.
+        BROKER if resource.1.is_empty() || resource.1.parse() == Ok(node.node_id) => {
+            return broker_config::refusal(&edits).map_or(Ok(()), Err);
+        }
+        BROKER => {
+            let reason = format!("this broker is {} and not {}", node.node_id, resource.1);
+            return Err(Refusal::new(ErrorCode::InvalidRequest, reason));
+        }
+        kind => {
+            let reason = format!("resources of kind {kind} have no settings here");
+            return Err(Refusal::new(ErrorCode::InvalidRequest, reason));
+        }
     }
     let name = resource.1.clone();
     let altered = node.administer(move |admin| admin.alter(&name, &edits, validate_only)).await?;

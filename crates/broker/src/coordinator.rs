@@ -27,8 +27,6 @@ use crate::topics::Shelf;
 use rewrite::Rewrite;
 
 const READ_STEP: usize = 4 << 20;
-/// How often offsets whose time is over are looked for.
-const EXPIRY_INTERVAL: Duration = Duration::from_mins(10);
 
 /// What the log's threads report.
 enum Report {
@@ -75,6 +73,8 @@ pub(crate) struct GroupCoordinator {
     log: Arc<Partition>,
     /// Bytes from which a rewrite is worth it.
     rewrite_from: u64,
+    /// How often offsets whose time is over are looked for.
+    expiry_interval: Duration,
     shelf: Arc<Shelf>,
     start: std::time::Instant,
     clock: fn() -> i64,
@@ -106,6 +106,7 @@ impl GroupCoordinator {
             max_session_timeout: config.group_max_session_timeout,
             max_group_size: config.group_max_size,
             initial_rebalance_delay: config.group_initial_rebalance_delay,
+            offsets_retention: config.offsets_retention,
             ..Config::default()
         };
         let mut machine = Coordinator::new(settings, seed);
@@ -128,6 +129,7 @@ impl GroupCoordinator {
             engine,
             log,
             rewrite_from: config.group_log_bytes,
+            expiry_interval: config.offsets_retention_check_interval,
             shelf,
             start: std::time::Instant::now(),
             clock,
@@ -206,7 +208,7 @@ impl GroupCoordinator {
 
     /// Lets time pass for the machine until it is cancelled by being dropped.
     pub(crate) async fn keep_time(&self) {
-        let mut expiry = tokio::time::Instant::now() + EXPIRY_INTERVAL;
+        let mut expiry = tokio::time::Instant::now() + self.expiry_interval;
         loop {
             let next = self.look(|state| state.machine.next_timeout());
             let next = next.map_or(expiry, |at| expiry.min((self.start + at.since_start()).into()));
@@ -215,8 +217,9 @@ impl GroupCoordinator {
                 () = self.timer.notified() => continue,
             }
             self.with(|state, now, wall| state.machine.handle_timeout(now, wall));
-            if tokio::time::Instant::now() >= expiry {
-                expiry += EXPIRY_INTERVAL;
+            let now = tokio::time::Instant::now();
+            if now >= expiry {
+                expiry = now + self.expiry_interval;
                 self.with(|state, _, wall| state.machine.expire_offsets(wall));
             }
         }

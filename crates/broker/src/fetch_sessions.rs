@@ -15,7 +15,8 @@ use tramline_wire::messages::fetch_response::PartitionData;
 use tramline_wire::messages::{FetchRequest, FetchResponse};
 use tramline_wire::{ErrorCode, Str, Uuid};
 
-const MAX_SESSIONS: usize = 1000;
+/// Sessions there are at most.
+pub(crate) const MAX_SESSIONS: usize = 1000;
 const MAX_PARTITIONS: usize = 100_000;
 const MIN_IDLE: Duration = Duration::from_mins(2);
 

@@ -20,6 +20,8 @@
 
 mod admin;
 mod blocking;
+mod broker_config;
+mod broker_keys;
 mod builder;
 mod catalogue;
 mod config;

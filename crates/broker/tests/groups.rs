@@ -269,3 +269,21 @@ async fn a_waiting_join_is_answered_when_the_broker_stops() {
     assert!(codes.contains(&ErrorCode::from(response.error_code)), "{}", response.error_code);
     assert_eq!(two.frame().await, None);
 }
+
+#[tokio::test]
+async fn a_running_broker_forgets_offsets_that_are_kept_too_long() {
+    let config = BrokerConfig::default()
+        .offsets_retention(Duration::ZERO)
+        .offsets_retention_check_interval(Duration::from_millis(1));
+    let stage = Stage::with(config).await;
+    let mut client = stage.client().await;
+    client.create_topic("t", 1).await;
+    let answer = client.call(8, &commit_request(None, "t", 0, 7)).await;
+    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
+    let forgotten = async {
+        while committed(&mut client, 0).await.0 != -1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(HANG, forgotten).await.unwrap();
+}

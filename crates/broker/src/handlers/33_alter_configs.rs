@@ -1,7 +1,7 @@
 //! AlterConfigs (33), versions 0 to 2.
 //!
 //! The settings given become all the settings a topic has; the others go back to their defaults. Each resource for
-//! itself. Gap: topics only; what the broker is told at its start stays.
+//! itself. What the broker was told at its start stays: to set it is refused with 42.
 
 use tramline_wire::ErrorCode;
 use tramline_wire::messages::alter_configs_request::AlterConfigsResource;

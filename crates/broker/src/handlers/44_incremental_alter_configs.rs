@@ -1,7 +1,7 @@
 //! IncrementalAlterConfigs (44), versions 0 to 1.
 //!
 //! Sets, removes, adds to and takes from single settings of topics; each resource for itself, all of its changes or
-//! none. Lists alone can be added to (else 40). Gap: topics only; what the broker is told at its start stays.
+//! none. Lists alone can be added to (else 40). What the broker was told at its start stays: to set it is refused with 42.
 
 use tramline_wire::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use tramline_wire::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;

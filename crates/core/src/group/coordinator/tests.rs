@@ -1,6 +1,7 @@
 //! Tests of the coordinator, request by request.
 
 mod admin;
+mod offsets;
 mod rebalance;
 mod requests;
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use tramline_wire::messages::{
     DeleteGroupsRequest, DescribeGroupsRequest, HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest,
-    ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
+    ListGroupsRequest, OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, SyncGroupRequest,
 };
 use tramline_wire::{Str, TopicPartition};
 
@@ -55,6 +55,7 @@ pub enum Request {
     List(ListGroupsRequest),
     Describe(DescribeGroupsRequest),
     Delete(DeleteGroupsRequest),
+    OffsetDelete(OffsetDeleteRequest),
 }
 
 impl Node {
@@ -108,17 +109,20 @@ impl Node {
         let client = Client { id: Str::from(client), host: Str::from_static("/127.0.0.1"), version, token };
         let (now, wall) = (self.now, self.wall());
         let coordinator = &mut self.coordinator;
+        let counts = &self.partition_counts;
+        let exists = |of: &TopicPartition| {
+            counts.get(&of.topic).is_some_and(|count| (0..*count).contains(&of.partition))
+        };
         match request {
             Request::Join(request) => coordinator.handle_join(now, wall, &client, &request),
             Request::Sync(request) => coordinator.handle_sync(now, wall, &client, &request),
             Request::Heartbeat(request) => coordinator.handle_heartbeat(now, &client, &request),
             Request::Leave(request) => coordinator.handle_leave(now, wall, &client, &request),
             Request::OffsetCommit(request) => {
-                let counts = &self.partition_counts;
-                let exists = |of: &TopicPartition| {
-                    counts.get(&of.topic).is_some_and(|count| (0..*count).contains(&of.partition))
-                };
                 coordinator.handle_offset_commit(now, wall, &client, &request, exists);
+            }
+            Request::OffsetDelete(request) => {
+                coordinator.handle_offset_delete(&client, &request, exists);
             }
             Request::OffsetFetch(request) => coordinator.handle_offset_fetch(&client, &request),
             Request::List(request) => coordinator.handle_list_groups(&client, &request),
