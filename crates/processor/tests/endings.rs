@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tramline_processor::testing::{MemoryLog, MemorySource};
 use tramline_processor::{
-    Backoff, CommitPolicy, Delivered, ErrorPolicy, Lane, LaneCommitError, LaneStream, PartitionedBuilder,
-    PartitionedExt, RunEndReason, RunError, StopPolicy, StopReason,
+    Backoff, CommitPolicy, Delivered, ErrorPolicy, Lane, LaneCommitError, LaneOutcome, LaneStream,
+    PartitionedBuilder, PartitionedExt, RunEndReason, RunError, StopPolicy, StopReason,
 };
 use tramline_wire::Record;
 
@@ -231,6 +231,43 @@ async fn t216_the_wait_before_a_restart_is_short_again_after_progress_and_after_
     let waits: Vec<_> = times.windows(2).map(|two| two[1] - two[0]).collect();
     assert_eq!(waits, [100, 200], "{times:?}");
     run.stop().await.0.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_report_tells_of_each_lane_how_its_processor_ended() {
+    let log = MemoryLog::new();
+    (0..4).for_each(|partition| log.produce_many(&tp(partition), 1));
+    let handler = |record: Record, _: Lane| async move {
+        match record.partition() {
+            0 => Ok(()),
+            1 => Err("no"),
+            2 => panic!("cannot"),
+            _ => std::future::pending().await,
+        }
+    };
+    let with = |b: Builder| b.on_error(ErrorPolicy::StopPartition).stop(StopPolicy::Drain, secs(10));
+    let run = for_each(&log, &[0, 1, 2, 3], with, handler);
+    settle().await;
+    run.control.revoke(&[tp(0)]).released().await;
+    run.control.lose(&[tp(3)]);
+    tokio::time::sleep(secs(11)).await;
+    let report = run.ended().await.0.unwrap_err();
+    let report = report.report();
+    let mut lanes: Vec<_> =
+        report.lanes.iter().map(|lane| (lane.lane.topic_partition.partition, lane)).collect();
+    lanes.sort_by_key(|&(partition, _)| partition);
+    let told: Vec<_> = lanes.iter().map(|(_, lane)| (lane.reason, lane.outcome)).collect();
+    assert_eq!(
+        told,
+        [
+            (Some(StopReason::Revoke), LaneOutcome::Finished),
+            (None, LaneOutcome::Failed),
+            (None, LaneOutcome::Failed),
+            (Some(StopReason::Lost), LaneOutcome::Aborted),
+        ]
+    );
+    let failures: Vec<_> = lanes.iter().map(|(_, lane)| lane.failure.is_some()).collect();
+    assert_eq!(failures, [false, true, true, false]);
 }
 
 /// A transaction of another client that never commits stands for whatever a handler may wait for.

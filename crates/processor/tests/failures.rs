@@ -45,8 +45,10 @@ async fn t220_the_handlers_error_comes_before_that_of_the_final_commit() {
     run.control.fail_commits(&[CommitErrorKind::Fenced]);
     let error = run.ended().await.0.unwrap_err();
     assert!(matches!(error, RunError::Handler { .. }));
-    assert_eq!(error.report().uncommitted, [(tp(0), 1)]);
-    assert_eq!(error.report().commit_failures, 1);
+    let report = error.report();
+    assert_eq!((&*report.uncommitted, report.commit_failures), (&[(tp(0), 1)][..], 1));
+    let [told] = &*report.further_failures else { panic!("{:?}", report.further_failures) };
+    assert!(told.starts_with("the last commit failed: "), "{told}");
 }
 
 #[tokio::test(start_paused = true)]

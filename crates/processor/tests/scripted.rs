@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tramline_processor::{
-    CommitConfiguration, CommitError, CommitOffset, GroupMetadata, Handler, Lane, LaneStream,
+    CommitConfiguration, CommitError, CommitOffset, GroupMetadata, Handler, Lane, LaneOutcome, LaneStream,
     PartitionedBuilder, PartitionedExt, RevocationHold, RunError, RunReport, Source, SourceBatch,
     SourceEvent, SourceEvents, StopPolicy,
 };
@@ -238,6 +238,7 @@ async fn an_offset_that_comes_again_or_goes_back_ends_the_run_and_what_came_befo
         let error = result.unwrap_err();
         let RunError::SourceContract { what, .. } = &error else { panic!("{error}") };
         assert!(what.starts_with(behind), "{what}");
+        assert_eq!(error.report().lanes[0].outcome, LaneOutcome::Broken);
         assert_eq!(*script.0.committed.lock().unwrap(), [(1, 6)]);
         assert_eq!(*script.0.sought.lock().unwrap(), [(0, bad)], "read again from what was not taken");
     }

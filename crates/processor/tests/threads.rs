@@ -12,7 +12,9 @@ use common::{for_each, run_on, tp};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tramline_processor::testing::{MemoryLog, MemorySource};
-use tramline_processor::{CommitPolicy, Delivered, Lane, LaneStream, PartitionedExt, RunError, StopPolicy};
+use tramline_processor::{
+    CommitPolicy, Delivered, Lane, LaneOutcome, LaneReport, LaneStream, PartitionedExt, RunError, StopPolicy,
+};
 use tramline_wire::Record;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -155,6 +157,12 @@ async fn t147_t233_handlers_that_block_their_thread_are_told_by_name_and_keep_th
         lanes.iter().map(|lane| lane.topic_partition.partition).collect::<Vec<_>>()
     };
     assert_eq!((names(&lanes), names(&still_running)), (vec![0, 1, 2], vec![0, 1]));
+    let outcome_of = |partition| {
+        let of = |lane: &&LaneReport| lane.lane.topic_partition == tp(partition);
+        report.lanes.iter().find(of).map(|lane| lane.outcome)
+    };
+    let expected = [LaneOutcome::Abandoned, LaneOutcome::Abandoned, LaneOutcome::Aborted];
+    assert_eq!([0, 1, 2].map(outcome_of), expected.map(Some));
     assert_eq!(report.records_completed, 0);
     assert!(log.commits().is_empty());
     assert_eq!(control.position(&tp(0)), Some(0), "they come again in the next run");
