@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tramline_core::client::api_versions::UnsupportedApi;
 use tramline_core::client::connection::Poison;
+use tramline_core::client::error_actions::{Operation, action};
 use tramline_wire::{EncodeError, ErrorCode};
 
 /// One request could not be answered. An error code inside an answer is not this: the answer arrived.
@@ -83,7 +84,7 @@ impl CallError {
             | Self::NotSent
             | Self::UnknownNode(_)
             | Self::NoController => true,
-            Self::NoCoordinator { code } => code.is_retriable(),
+            Self::NoCoordinator { code } => action(Operation::FindCoordinator, *code).asks_again(),
             Self::BadAddress(_)
             | Self::NotKafka { .. }
             | Self::HandshakeRefused { .. }

@@ -14,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 use tokio::time::Instant as TokioInstant;
 use tramline_core::client::accumulator::{Accumulator, RouteError, Ticket};
+use tramline_core::client::error_actions::{Operation, action};
 use tramline_core::time::Timestamp;
 use tramline_wire::{BatchBuilder, ErrorCode, Str, TopicPartition};
 
@@ -349,7 +350,7 @@ impl Producer {
 
 /// Whether waiting for the topic cannot help.
 fn is_hopeless(code: ErrorCode) -> bool {
-    matches!(code, ErrorCode::InvalidTopicException | ErrorCode::TopicAuthorizationFailed)
+    !action(Operation::Metadata, code).asks_again()
 }
 
 impl Drop for Producer {

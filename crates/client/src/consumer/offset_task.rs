@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant as TokioInstant;
 use tramline_core::client::consumer_commits::{CommitFailure, CommitOffset, CommitResult};
+use tramline_core::client::error_actions::{Action, Operation, action};
 use tramline_core::client::fetcher::{FetchError, Position};
 use tramline_core::client::retry::Backoff;
 use tramline_core::group::member::{CommitContext, CommitVerdict};
@@ -17,7 +18,7 @@ use tramline_wire::{ErrorCode, Str, TopicPartition};
 use super::error::ConsumeError;
 use super::fetch_task::FAR;
 use super::messages::{self, Committed};
-use super::offsets::{fetch_committed, is_transient};
+use super::offsets::{fetch_committed, refused_for_good};
 use super::shared::{Life, Shared, State};
 use super::types::OffsetAndMetadata;
 use crate::cluster::{Cluster, Target, jitter};
@@ -172,7 +173,7 @@ async fn send_commit(
 /// The code to report when asking again cannot help.
 fn final_code(error: &CallError) -> Option<ErrorCode> {
     match error {
-        CallError::NoCoordinator { code } if !is_transient(*code) => Some(*code),
+        CallError::NoCoordinator { code } if !error.is_retriable() => Some(*code),
         CallError::Unsupported(_) | CallError::Encode(_) => Some(ErrorCode::UnsupportedVersion),
         _ => None,
     }
@@ -189,15 +190,12 @@ impl State {
         if code == ErrorCode::None {
             return CommitResult::Done;
         }
-        if matches!(
-            code,
-            ErrorCode::NotCoordinator | ErrorCode::CoordinatorNotAvailable | ErrorCode::RequestTimedOut
-        ) {
+        if action(Operation::OffsetCommit, code) == Action::FindCoordinator {
             cluster.forget_coordinator(&context.group_id);
         }
         let verdict = match &mut self.membership {
             Some(membership) => membership.member.commit_failed(now, context, code.code()),
-            None => verdict_without_member(code),
+            None => CommitVerdict::without_membership(code.code()),
         };
         match verdict {
             CommitVerdict::Retry | CommitVerdict::RetryAfterRebalance => {
@@ -206,18 +204,6 @@ impl State {
             CommitVerdict::Fenced => CommitResult::Failed(CommitFailure::Fenced(code)),
             CommitVerdict::Refused => CommitResult::Failed(CommitFailure::Refused(code)),
         }
-    }
-}
-
-/// Commits of a consumer that keeps its own assignment: the group must be empty, so membership errors are final.
-fn verdict_without_member(code: ErrorCode) -> CommitVerdict {
-    match code {
-        ErrorCode::UnknownMemberId | ErrorCode::IllegalGeneration | ErrorCode::FencedInstanceId => {
-            CommitVerdict::Fenced
-        }
-        ErrorCode::UnknownTopicOrPartition => CommitVerdict::Retry,
-        code if is_transient(code) => CommitVerdict::Retry,
-        _ => CommitVerdict::Refused,
     }
 }
 
@@ -258,14 +244,14 @@ impl State {
         answer: Result<Committed, CallError>,
         generations: &BTreeMap<TopicPartition, i32>,
     ) -> bool {
+        if let Some(code) = refused_for_good(&answer) {
+            let reason = format!("its offsets were refused with {code}");
+            self.failed = Some(ConsumeError::Group { group: group.clone(), reason });
+            self.wake_readers();
+            return true;
+        }
         let mut rows = match answer {
             Ok(Ok(rows)) => rows,
-            Ok(Err(code)) | Err(CallError::NoCoordinator { code }) if !is_transient(code) => {
-                let reason = format!("its offsets were refused with {code}");
-                self.failed = Some(ConsumeError::Group { group: group.clone(), reason });
-                self.wake_readers();
-                return true;
-            }
             Ok(Err(code)) => {
                 tracing::debug!(%code, "committed offsets are not to be had yet");
                 return true;
@@ -289,7 +275,7 @@ impl State {
                     self.fetcher.no_position(topic_partition, generation);
                     self.note_committed(topic_partition, None);
                 }
-                Some(Err(code)) if !is_transient(code) => {
+                Some(Err(code)) if !action(Operation::OffsetFetch, code).asks_again() => {
                     let error = FetchError::Refused { topic_partition: topic_partition.clone(), code };
                     self.fetcher.fail(topic_partition, generation, error);
                 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tokio::sync::oneshot;
 use tokio::time::Instant as TokioInstant;
 use tramline_core::client::consumer_commits::{CommitFailure, CommitId, CommitOffset, CommitQueue};
+use tramline_core::client::error_actions::{Action, Operation, action};
 use tramline_core::client::fetcher::OffsetSpec;
 use tramline_core::client::retry::Backoff;
 use tramline_wire::messages::ListOffsetsResponse;
@@ -76,16 +77,16 @@ impl Shared {
         let Some(group) = &self.settings.group else { return Err(OffsetsError::NoGroup) };
         let mut patience = Patience::new(self, cluster);
         loop {
-            let last = match fetch_committed(cluster, group, partitions.to_vec()).await {
+            let answer = fetch_committed(cluster, group, partitions.to_vec()).await;
+            if let Some(code) = refused_for_good(&answer) {
+                return Err(OffsetsError::GroupRefused(code));
+            }
+            let last = match answer {
                 Ok(Ok(rows)) => match settled(rows)? {
                     Ok(offsets) => return Ok(offsets),
                     Err(code) => code.to_string(),
                 },
-                Ok(Err(code)) if is_transient(code) => code.to_string(),
-                Ok(Err(code)) => return Err(OffsetsError::GroupRefused(code)),
-                Err(CallError::NoCoordinator { code }) if !is_transient(code) => {
-                    return Err(OffsetsError::GroupRefused(code));
-                }
+                Ok(Err(code)) => code.to_string(),
                 Err(error) => error.to_string(),
             };
             patience.pause(last).await?;
@@ -185,22 +186,25 @@ pub(super) async fn fetch_committed(
     let timeout = cluster.config().request_timeout;
     let answer = cluster.call_with(Target::NodeControl(node), timeout, build).await;
     let committed = answer.map(messages::committed_offsets);
-    match &committed {
-        Ok(Err(ErrorCode::NotCoordinator | ErrorCode::CoordinatorNotAvailable)) | Err(_) => {
-            cluster.forget_coordinator(group);
-        }
-        Ok(_) => {}
+    let moved = |code: &ErrorCode| action(Operation::OffsetFetch, *code) == Action::FindCoordinator;
+    let forget = match &committed {
+        Ok(Ok(rows)) => rows.values().any(|row| row.as_ref().is_err_and(moved)),
+        Ok(Err(code)) => moved(code),
+        Err(_) => true,
+    };
+    if forget {
+        cluster.forget_coordinator(group);
     }
     committed
 }
 
-/// Whether asking a coordinator again may help.
-pub(super) const fn is_transient(code: ErrorCode) -> bool {
-    code.is_retriable()
-        || matches!(
-            code,
-            ErrorCode::UnstableOffsetCommit | ErrorCode::RebalanceInProgress | ErrorCode::UnknownServerError
-        )
+/// The code with which committed offsets were refused altogether, when asking again cannot help.
+pub(super) fn refused_for_good(answer: &Result<Committed, CallError>) -> Option<ErrorCode> {
+    match answer {
+        Ok(Err(code)) if !action(Operation::OffsetFetch, *code).asks_again() => Some(*code),
+        Err(error @ CallError::NoCoordinator { code }) if !error.is_retriable() => Some(*code),
+        _ => None,
+    }
 }
 
 type Offsets = BTreeMap<TopicPartition, Option<OffsetAndMetadata>>;
@@ -216,7 +220,7 @@ fn settled(
             Ok(offset) => {
                 offsets.insert(topic_partition, offset);
             }
-            Err(code) if is_transient(code) => again = Some(code),
+            Err(code) if action(Operation::OffsetFetch, code).asks_again() => again = Some(code),
             Err(code) => return Err(OffsetsError::Refused { topic_partition, code }),
         }
     }
@@ -254,7 +258,7 @@ fn take_offsets(
                 ErrorCode::None => {
                     found.insert(topic_partition, row.offset);
                 }
-                code if is_transient(code) => again = Some(code.to_string()),
+                code if action(Operation::ListOffsets, code).asks_again() => again = Some(code.to_string()),
                 code => return Err(OffsetsError::Refused { topic_partition, code }),
             }
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tramline_core::client::accumulator::ProducerId;
+use tramline_core::client::error_actions::{Operation, action};
 use tramline_core::client::metadata::{ClusterView, RefreshPolicy};
 use tramline_wire::messages::InitProducerIdRequest;
 use tramline_wire::{ErrorCode, Str};
@@ -125,7 +126,9 @@ async fn keep_producer_id(shared: &Arc<Shared>) {
                 backoff.reset();
                 shared.with(|state| state.accumulator.set_producer_id(producer));
             }
-            Err(code) if code.is_retriable() => tokio::time::sleep(backoff.next_wait(jitter())).await,
+            Err(code) if action(Operation::InitProducerId, code).asks_again() => {
+                tokio::time::sleep(backoff.next_wait(jitter())).await;
+            }
             Err(code) => shared.with(|state| state.accumulator.fail(code.code())),
         }
     }

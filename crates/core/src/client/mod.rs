@@ -5,6 +5,7 @@ pub mod api_versions;
 pub mod auto_commit;
 pub mod connection;
 pub mod consumer_commits;
+pub mod error_actions;
 pub mod fetcher;
 pub mod metadata;
 pub mod retry;

@@ -1,52 +1,6 @@
-//! What to do about an error, and how long to wait before doing it again.
+//! How long to wait before doing something again.
 
 use core::time::Duration;
-
-/// What a produce error asks of the client (the rows of Kafka's error table that concern producing).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProduceAction {
-    /// Written before: success, though the offset is not told.
-    AlreadyWritten,
-    /// Send the same batch again after a backoff.
-    Retry {
-        /// Ask for metadata first: the leader is probably elsewhere, or the topic not there yet.
-        refresh: bool,
-    },
-    /// Too large as one batch: send it as two, or refuse it when it is one record.
-    Split,
-    /// The sequence does not follow. Just retry unless it is the oldest unacknowledged batch; then start a new epoch.
-    OutOfOrder,
-    /// The broker does not know this producer's state any more: start a new epoch.
-    NewEpoch,
-    /// Not written, and it never will be: tell the caller.
-    Refuse,
-    /// Nothing this producer sends can succeed any more.
-    Fatal,
-}
-
-/// The action for the error `code` (not 0) of a partition in a produce answer.
-#[must_use]
-pub const fn produce_action(code: i16) -> ProduceAction {
-    match code {
-        // UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID, LEADER_NOT_AVAILABLE,
-        // NOT_LEADER_OR_FOLLOWER, REPLICA_NOT_AVAILABLE, LISTENER_NOT_FOUND, FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR
-        3 | 100 | 103 | 5 | 6 | 9 | 72 | 74 | 56 => ProduceAction::Retry { refresh: true },
-        // CORRUPT_MESSAGE, REQUEST_TIMED_OUT, NETWORK_EXCEPTION, COORDINATOR_LOAD_IN_PROGRESS, NOT_ENOUGH_REPLICAS,
-        // NOT_ENOUGH_REPLICAS_AFTER_APPEND, UNKNOWN_LEADER_EPOCH, THROTTLING_QUOTA_EXCEEDED
-        2 | 7 | 13 | 14 | 19 | 20 | 75 | 89 => ProduceAction::Retry { refresh: false },
-        // MESSAGE_TOO_LARGE
-        10 => ProduceAction::Split,
-        // OUT_OF_ORDER_SEQUENCE_NUMBER
-        45 => ProduceAction::OutOfOrder,
-        // DUPLICATE_SEQUENCE_NUMBER
-        46 => ProduceAction::AlreadyWritten,
-        // INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID
-        47 | 59 => ProduceAction::NewEpoch,
-        // CLUSTER_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, PRODUCER_FENCED
-        31 | 35 | 53 | 90 => ProduceAction::Fatal,
-        _ => ProduceAction::Refuse,
-    }
-}
 
 /// Waiting times that double from `initial` to `max`, each shortened or lengthened by up to a fifth.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,20 +64,5 @@ mod tests {
             |jitter| Backoff::new(Duration::from_millis(1000), Duration::from_secs(9)).next_wait(jitter);
         assert_eq!(wait(0), Duration::from_millis(800));
         assert_eq!(wait(u32::MAX), Duration::from_millis(1200));
-    }
-
-    #[test]
-    fn each_produce_error_has_its_action() {
-        use ProduceAction::{AlreadyWritten, Fatal, NewEpoch, OutOfOrder, Refuse, Retry, Split};
-        #[rustfmt::skip]
-        let table = [
-            (-1, Refuse), (2, Retry { refresh: false }), (3, Retry { refresh: true }), (6, Retry { refresh: true }),
-            (7, Retry { refresh: false }), (10, Split), (17, Refuse), (19, Retry { refresh: false }), (29, Refuse),
-            (31, Fatal), (45, OutOfOrder), (46, AlreadyWritten), (47, NewEpoch), (56, Retry { refresh: true }),
-            (59, NewEpoch), (87, Refuse), (90, Fatal), (100, Retry { refresh: true }), (12345, Refuse),
-        ];
-        for (code, action) in table {
-            assert_eq!(produce_action(code), action, "code {code}");
-        }
     }
 }

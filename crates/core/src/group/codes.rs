@@ -4,7 +4,6 @@ use tramline_wire::ErrorCode;
 
 pub(crate) const NONE: i16 = ErrorCode::None.code();
 pub(crate) const UNKNOWN_TOPIC_OR_PARTITION: i16 = ErrorCode::UnknownTopicOrPartition.code();
-pub(crate) const REQUEST_TIMED_OUT: i16 = ErrorCode::RequestTimedOut.code();
 pub(crate) const OFFSET_METADATA_TOO_LARGE: i16 = ErrorCode::OffsetMetadataTooLarge.code();
 pub(crate) const COORDINATOR_LOAD_IN_PROGRESS: i16 = ErrorCode::CoordinatorLoadInProgress.code();
 pub(crate) const COORDINATOR_NOT_AVAILABLE: i16 = ErrorCode::CoordinatorNotAvailable.code();
@@ -15,7 +14,6 @@ pub(crate) const INVALID_GROUP_ID: i16 = ErrorCode::InvalidGroupId.code();
 pub(crate) const UNKNOWN_MEMBER_ID: i16 = ErrorCode::UnknownMemberId.code();
 pub(crate) const INVALID_SESSION_TIMEOUT: i16 = ErrorCode::InvalidSessionTimeout.code();
 pub(crate) const REBALANCE_IN_PROGRESS: i16 = ErrorCode::RebalanceInProgress.code();
-pub(crate) const GROUP_AUTHORIZATION_FAILED: i16 = ErrorCode::GroupAuthorizationFailed.code();
 pub(crate) const INVALID_REQUEST: i16 = ErrorCode::InvalidRequest.code();
 pub(crate) const NON_EMPTY_GROUP: i16 = ErrorCode::NonEmptyGroup.code();
 pub(crate) const GROUP_SUBSCRIBED_TO_TOPIC: i16 = ErrorCode::GroupSubscribedToTopic.code();

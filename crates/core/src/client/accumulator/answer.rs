@@ -2,10 +2,10 @@
 
 use alloc::vec::Vec;
 
-use tramline_wire::{BatchBuilder, Str};
+use tramline_wire::{BatchBuilder, ErrorCode, Str};
 
 use super::{Accumulator, Batch};
-use crate::client::retry::{ProduceAction, produce_action};
+use crate::client::error_actions::{Action, Operation, action};
 use crate::time::{Instant, Timestamp};
 
 /// What the driver learnt about one batch of a request.
@@ -82,6 +82,9 @@ pub struct Completion<C> {
     pub outcome: Result<Written, Failure>,
 }
 
+/// The code that stands for no answer.
+const NO_ANSWER: i16 = ErrorCode::NetworkException.code();
+
 impl<C: Clone> Accumulator<C> {
     /// A request to `node` ended; every batch of it comes back with what became of it.
     pub fn handle_answers(
@@ -117,10 +120,10 @@ impl<C: Clone> Accumulator<C> {
                 Answer::Unanswered => {
                     self.finish(batch, Ok(Written { base_offset: None, append_time: None }));
                 }
-                Answer::Lost => self.retry(batch, true, now, jitter),
+                Answer::Lost => self.handle_refusal(batch, NO_ANSWER, None, now, jitter),
                 Answer::NotSent => {
                     batch.attempts = batch.attempts.saturating_sub(1);
-                    self.retry(batch, true, now, jitter);
+                    self.handle_refusal(batch, NO_ANSWER, None, now, jitter);
                 }
                 Answer::Refused { code, message } => {
                     batch.last_error = Some(code);
@@ -142,26 +145,28 @@ impl<C: Clone> Accumulator<C> {
         let slot = batch.partition;
         // An error of an earlier epoch says nothing about the present one.
         let current = batch.stamp.is_some_and(|stamp| Some(stamp.producer) == self.partitions[slot].producer);
-        match produce_action(code) {
-            ProduceAction::AlreadyWritten => {
+        match action(Operation::Produce, ErrorCode::from(code)) {
+            Action::AlreadyWritten => {
                 self.finish(batch, Ok(Written { base_offset: None, append_time: None }));
             }
-            ProduceAction::Retry { refresh } => self.retry(batch, refresh, now, jitter),
-            ProduceAction::OutOfOrder if batch.stamp.is_some() => {
+            Action::Retry => self.retry(batch, false, now, jitter),
+            Action::Refresh => self.retry(batch, true, now, jitter),
+            Action::OutOfOrder if batch.stamp.is_some() => {
                 let oldest = self.partitions[slot].is_oldest(batch.id);
                 self.partitions[slot].renumber |= oldest && current;
                 self.partitions[slot].requeue(batch);
             }
-            ProduceAction::NewEpoch if batch.stamp.is_some() => {
+            Action::NewEpoch if batch.stamp.is_some() => {
                 self.partitions[slot].renumber |= current;
                 self.partitions[slot].requeue(batch);
             }
-            ProduceAction::Split => self.split(batch, code, message),
-            ProduceAction::Fatal => {
+            Action::Split => self.split(batch, code, message),
+            Action::Fatal => {
                 self.finish(batch, Err(Failure::Refused { code, message }));
                 self.fail(code);
             }
-            ProduceAction::OutOfOrder | ProduceAction::NewEpoch | ProduceAction::Refuse => {
+            // Told, or about sequences that this producer does not use; no other action stands in the column.
+            _ => {
                 self.partitions[slot].give_up_sequence(&batch);
                 self.finish(batch, Err(Failure::Refused { code, message }));
             }

@@ -1,6 +1,7 @@
 //! The rules of the accumulator, one test each, on virtual time.
 
 mod broker;
+mod errors;
 mod model;
 mod rules;
 mod sequences;

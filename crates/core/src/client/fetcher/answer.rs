@@ -12,38 +12,9 @@ use super::partition::{Partition, Phase, Tail};
 use super::plan::{Asked, FetchTicket, LookupTicket};
 use super::types::{FetchError, FetcherConfig, OffsetReset, OffsetSpec, Position};
 use super::{Fetcher, FetcherEvent};
+use crate::client::error_actions::{Action, Operation, action};
 use crate::client::metadata::{ClusterView, Leader};
 use crate::time::Instant;
-
-/// What an error code of a partition asks for.
-enum Action {
-    /// Ask again after a pause.
-    Retry,
-    /// Learn who the leader is, and ask again after a pause.
-    Refresh,
-    /// Tell the caller.
-    Report,
-    /// The offset is not in the log.
-    OutOfRange,
-}
-
-fn action(code: ErrorCode) -> Action {
-    match code {
-        ErrorCode::OffsetOutOfRange => Action::OutOfRange,
-        ErrorCode::UnknownLeaderEpoch | ErrorCode::OffsetNotAvailable | ErrorCode::RequestTimedOut => {
-            Action::Retry
-        }
-        ErrorCode::CorruptMessage
-        | ErrorCode::TopicAuthorizationFailed
-        | ErrorCode::ClusterAuthorizationFailed
-        | ErrorCode::InvalidTopicException
-        | ErrorCode::UnsupportedVersion
-        | ErrorCode::UnsupportedForMessageFormat
-        | ErrorCode::UnsupportedCompressionType => Action::Report,
-        // Leadership and storage errors, and everything unknown: somebody else may serve it, or the same one later.
-        _ => Action::Refresh,
-    }
-}
 
 impl Fetcher {
     /// Takes the answer to a fetch; `None` when there is none (no connection, a timeout, a broken frame).
@@ -91,12 +62,8 @@ impl Fetcher {
                     store(partition, asked, records, &self.config, now);
                 }
             }
-            code => match action(code) {
+            code => match action(Operation::Fetch, code) {
                 Action::Retry => partition.back_off(now, &self.config),
-                Action::Refresh => {
-                    partition.leader_stale = true;
-                    partition.back_off(now, &self.config);
-                }
                 Action::Report => {
                     let topic_partition = asked.topic_partition.clone();
                     partition.tail = Some(Tail::Error(FetchError::Refused { topic_partition, code }));
@@ -104,6 +71,10 @@ impl Fetcher {
                 Action::OutOfRange => {
                     partition.tail = Some(Tail::OutOfRange);
                     partition.settle(self.config.offset_reset, epoch);
+                }
+                _ => {
+                    partition.leader_stale = true;
+                    partition.back_off(now, &self.config);
                 }
             },
         }
@@ -158,14 +129,14 @@ impl Fetcher {
         *in_flight = false;
         let code = ErrorCode::from(answer.error_code);
         if code != ErrorCode::None {
-            match action(code) {
+            match action(Operation::ListOffsets, code) {
                 Action::Report => {
                     let topic_partition = topic_partition.clone();
                     partition.stand_at(Position::at(-1));
                     partition.tail = Some(Tail::Error(FetchError::Refused { topic_partition, code }));
                 }
                 Action::Retry => partition.back_off(now, &self.config),
-                Action::Refresh | Action::OutOfRange => {
+                _ => {
                     partition.leader_stale = true;
                     partition.back_off(now, &self.config);
                 }

@@ -1,5 +1,6 @@
 //! The fetcher against a pretended leader, with time that jumps.
 
+mod errors;
 mod faults;
 mod order;
 mod random;

@@ -2,8 +2,9 @@
 
 use alloc::vec::Vec;
 
-use tramline_wire::{Str, TopicPartition};
+use tramline_wire::{ErrorCode, Str, TopicPartition};
 
+use crate::client::error_actions::{Action, Operation, action};
 use crate::time::Instant;
 
 /// Names one revocation, so that a late acknowledgement is never taken for one of a later revocation.
@@ -102,4 +103,18 @@ pub enum CommitVerdict {
     Fenced,
     /// Trying again can not change it.
     Refused,
+}
+
+impl CommitVerdict {
+    /// What a refusal with `code` means for commits of a group without members: the group must be empty, so errors of
+    /// membership are final.
+    #[must_use]
+    pub fn without_membership(code: i16) -> Self {
+        match action(Operation::OffsetCommit, ErrorCode::from(code)) {
+            Action::Retry | Action::FindCoordinator => Self::Retry,
+            Action::Rejoin => Self::RetryAfterRebalance,
+            Action::LoseGeneration | Action::LoseMember | Action::Fenced => Self::Fenced,
+            _ => Self::Refused,
+        }
+    }
 }

@@ -7,12 +7,13 @@ use tramline_wire::messages::join_group_request::JoinGroupRequestProtocol;
 use tramline_wire::messages::join_group_response::JoinGroupResponseMember;
 use tramline_wire::messages::sync_group_request::SyncGroupRequestAssignment;
 use tramline_wire::messages::{JoinGroupRequest, JoinGroupResponse, SyncGroupRequest, SyncGroupResponse};
-use tramline_wire::{Str, TopicPartition};
+use tramline_wire::{ErrorCode, Str, TopicPartition};
 
 use super::{
-    Disconnected, Event, Generation, Kind, Leading, Member, MemberError, Phase, RequestBody, ResponseBody,
-    restricted,
+    Disconnected, Event, Generation, Kind, Leading, Member, MemberError, NO_ANSWER, Phase, RequestBody,
+    ResponseBody, restricted,
 };
+use crate::client::error_actions::{Action, Operation, action};
 use crate::group::assignor::{Assignor, MemberSubscription};
 use crate::group::codes;
 use crate::group::protocol::{self, CONSUMER, Subscription};
@@ -55,23 +56,26 @@ impl Member {
         let response = match response {
             Ok(ResponseBody::Join(response)) => response,
             Ok(_) => return self.broken(Kind::Join, "another message"),
-            Err(Disconnected) => return self.forget_coordinator(now),
+            Err(Disconnected) => JoinGroupResponse { error_code: NO_ANSWER, ..Default::default() },
         };
-        match response.error_code {
-            codes::NONE => self.joined(now, response),
-            codes::MEMBER_ID_REQUIRED => self.generation.member_id = response.member_id.detached(),
-            codes::COORDINATOR_LOAD_IN_PROGRESS | codes::REBALANCE_IN_PROGRESS => self.retry_later(now),
-            codes::COORDINATOR_NOT_AVAILABLE | codes::NOT_COORDINATOR => self.forget_coordinator(now),
-            code @ (codes::UNKNOWN_MEMBER_ID | codes::ILLEGAL_GENERATION) => {
+        let code = response.error_code;
+        if code == codes::NONE {
+            return self.joined(now, response);
+        }
+        match action(Operation::JoinGroup, ErrorCode::from(code)) {
+            Action::TakeMemberId => self.generation.member_id = response.member_id.detached(),
+            Action::Retry => self.retry_later(now),
+            Action::FindCoordinator => self.forget_coordinator(now),
+            Action::LoseMember => {
                 // At once, unless it was the same the last time.
                 let again = self.attempts > 0;
-                self.lose(code == codes::UNKNOWN_MEMBER_ID);
+                self.lose(true);
                 self.attempts += 1;
                 if again {
                     self.retry_later(now);
                 }
             }
-            code => self.fail(MemberError::Refused { request: Kind::Join.name(), code }),
+            _ => self.fail(MemberError::Refused { request: Kind::Join.name(), code }),
         }
     }
 
@@ -157,18 +161,20 @@ impl Member {
         let response = match response {
             Ok(ResponseBody::Sync(response)) => response,
             Ok(_) => return self.broken(Kind::Sync, "another message"),
-            Err(Disconnected) => return self.forget_coordinator(now),
+            Err(Disconnected) => SyncGroupResponse { error_code: NO_ANSWER, ..Default::default() },
         };
-        match response.error_code {
-            codes::NONE => self.synced(now, sent, &response),
+        let code = response.error_code;
+        if code == codes::NONE {
+            return self.synced(now, sent, &response);
+        }
+        match action(Operation::SyncGroup, ErrorCode::from(code)) {
             // The generation is valid still; the next Join begins the next one.
-            codes::REBALANCE_IN_PROGRESS => {}
-            codes::COORDINATOR_LOAD_IN_PROGRESS => self.retry_later(now),
-            codes::COORDINATOR_NOT_AVAILABLE | codes::NOT_COORDINATOR => self.forget_coordinator(now),
-            code @ (codes::UNKNOWN_MEMBER_ID | codes::ILLEGAL_GENERATION) => {
-                self.lose(code == codes::UNKNOWN_MEMBER_ID);
-            }
-            code => self.fail(MemberError::Refused { request: Kind::Sync.name(), code }),
+            Action::Rejoin => {}
+            Action::Retry => self.retry_later(now),
+            Action::FindCoordinator => self.forget_coordinator(now),
+            Action::LoseGeneration => self.lose(false),
+            Action::LoseMember => self.lose(true),
+            _ => self.fail(MemberError::Refused { request: Kind::Sync.name(), code }),
         }
     }
 

@@ -38,7 +38,7 @@ mod tests;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tramline_wire::messages::join_group_response::JoinGroupResponseMember;
-use tramline_wire::{Str, TopicPartition};
+use tramline_wire::{ErrorCode, Str, TopicPartition};
 
 pub use config::MemberConfig;
 pub use event::{CommitContext, CommitVerdict, Event, MemberError, RevocationId};
@@ -47,8 +47,9 @@ pub use request::{
     leave_group,
 };
 
+use super::Seeded;
 use super::assignor::Assignor;
-use super::{Seeded, codes};
+use crate::client::error_actions::{Action, Operation, action};
 use crate::time::Instant;
 
 /// Where the member stands.
@@ -69,6 +70,9 @@ pub enum MemberState {
     /// Left, or failed: nothing is sent until `subscribe`.
     Closed,
 }
+
+/// The code that stands for no answer.
+const NO_ANSWER: i16 = ErrorCode::NetworkException.code();
 
 /// The machine's own view of the state; each phase names the request it waits for.
 #[derive(Clone, Debug, PartialEq)]
@@ -393,32 +397,29 @@ impl Member {
     pub fn commit_failed(&mut self, now: Instant, context: &CommitContext, code: i16) -> CommitVerdict {
         let same_member = self.generation.id >= 0 && context.member_id == self.generation.member_id;
         let current = same_member && context.generation == self.generation.id && self.phase == Phase::Stable;
-        let verdict = match code {
-            codes::COORDINATOR_LOAD_IN_PROGRESS | codes::UNKNOWN_TOPIC_OR_PARTITION => CommitVerdict::Retry,
-            codes::COORDINATOR_NOT_AVAILABLE | codes::NOT_COORDINATOR | codes::REQUEST_TIMED_OUT => {
+        let asked = action(Operation::OffsetCommit, ErrorCode::from(code));
+        let verdict = match asked {
+            Action::FindCoordinator => {
                 self.forget_coordinator(now);
                 CommitVerdict::Retry
             }
-            codes::REBALANCE_IN_PROGRESS => {
+            Action::Rejoin => {
                 self.rejoin |= current;
                 CommitVerdict::RetryAfterRebalance
             }
-            codes::ILLEGAL_GENERATION | codes::UNKNOWN_MEMBER_ID if current => {
-                self.lose(code == codes::UNKNOWN_MEMBER_ID);
+            Action::LoseGeneration | Action::LoseMember if current => {
+                self.lose(asked == Action::LoseMember);
                 CommitVerdict::Fenced
             }
             // The generation went on while the commit was on its way.
-            codes::ILLEGAL_GENERATION | codes::UNKNOWN_MEMBER_ID if same_member => {
-                CommitVerdict::RetryAfterRebalance
-            }
-            codes::ILLEGAL_GENERATION | codes::UNKNOWN_MEMBER_ID => CommitVerdict::Fenced,
-            codes::FENCED_INSTANCE_ID => {
+            Action::LoseGeneration | Action::LoseMember if same_member => CommitVerdict::RetryAfterRebalance,
+            Action::Fenced | Action::Fatal => {
                 if same_member {
                     self.fail(MemberError::Refused { request: "OffsetCommit", code });
                 }
-                CommitVerdict::Fenced
+                CommitVerdict::without_membership(code)
             }
-            _ => CommitVerdict::Refused,
+            _ => CommitVerdict::without_membership(code),
         };
         self.advance(now);
         verdict

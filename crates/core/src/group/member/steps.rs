@@ -1,12 +1,13 @@
 //! What the member does next, and the requests and losses that follow from it.
 
-use tramline_wire::TopicPartition;
-use tramline_wire::messages::HeartbeatRequest;
+use tramline_wire::messages::{FindCoordinatorResponse, HeartbeatRequest};
+use tramline_wire::{ErrorCode, TopicPartition};
 
 use super::{
     CoordinatorNode, Disconnected, Event, Generation, Held, InFlight, Kind, Member, MemberError,
-    MemberRequest, Phase, RequestBody, RequestId, ResponseBody, RevocationId,
+    MemberRequest, NO_ANSWER, Phase, RequestBody, RequestId, ResponseBody, RevocationId,
 };
+use crate::client::error_actions::{Action, Operation, action};
 use crate::group::codes;
 use crate::time::Instant;
 
@@ -253,27 +254,26 @@ impl Member {
         let response = match response {
             Ok(ResponseBody::FindCoordinator(response)) => response,
             Ok(_) => return self.broken(Kind::FindCoordinator, "another message"),
-            Err(Disconnected) => return self.retry_later(now),
+            Err(Disconnected) => FindCoordinatorResponse { error_code: NO_ANSWER, ..Default::default() },
         };
         let (code, node_id, host, port) = match response.coordinators.into_iter().next() {
             Some(found) => (found.error_code, found.node_id, found.host, found.port),
             None => (response.error_code, response.node_id, response.host, response.port),
         };
-        match code {
-            codes::NONE => {
-                let Ok(port) = u16::try_from(port) else {
-                    return self.broken(Kind::FindCoordinator, "a port that is none");
-                };
-                self.coordinator = Some(CoordinatorNode { node_id, host, port });
-                // A member shows at once that it is alive.
-                self.heartbeat_at = self.heartbeat_at.min(now);
-                if self.heartbeat_due().is_some() {
-                    self.send_heartbeat(now);
-                }
+        if code == codes::NONE {
+            let Ok(port) = u16::try_from(port) else {
+                return self.broken(Kind::FindCoordinator, "a port that is none");
+            };
+            self.coordinator = Some(CoordinatorNode { node_id, host, port });
+            // A member shows at once that it is alive.
+            self.heartbeat_at = self.heartbeat_at.min(now);
+            if self.heartbeat_due().is_some() {
+                self.send_heartbeat(now);
             }
-            codes::GROUP_AUTHORIZATION_FAILED | codes::INVALID_GROUP_ID => {
-                self.fail(MemberError::Refused { request: Kind::FindCoordinator.name(), code });
-            }
+            return;
+        }
+        match action(Operation::FindCoordinator, ErrorCode::from(code)) {
+            Action::Fatal => self.fail(MemberError::Refused { request: Kind::FindCoordinator.name(), code }),
             _ => self.retry_later(now),
         }
     }
@@ -297,15 +297,17 @@ impl Member {
         let code = match response {
             Ok(ResponseBody::Heartbeat(response)) => response.error_code,
             Ok(_) => return self.broken(Kind::Heartbeat, "another message"),
-            Err(Disconnected) => return self.forget_coordinator(now),
+            Err(Disconnected) => NO_ANSWER,
         };
-        match code {
-            codes::NONE | codes::REBALANCE_IN_PROGRESS => {
-                self.attempts = 0;
-                self.session_end = self.session_end.max(request.sent + self.config.session_timeout);
-                if code == codes::NONE {
-                    self.evicted_at = self.evicted_at.max(request.sent + self.config.rebalance_timeout);
-                } else if self.phase == Phase::Stable {
+        if code == codes::NONE {
+            self.known_alive(request.sent);
+            self.evicted_at = self.evicted_at.max(request.sent + self.config.rebalance_timeout);
+            return;
+        }
+        match action(Operation::Heartbeat, ErrorCode::from(code)) {
+            Action::Rejoin => {
+                self.known_alive(request.sent);
+                if self.phase == Phase::Stable {
                     self.rejoin = true;
                     let latest = self.revocation_deadline(now);
                     if let Some(held) = &mut self.held {
@@ -314,11 +316,17 @@ impl Member {
                     }
                 }
             }
-            codes::COORDINATOR_LOAD_IN_PROGRESS => {}
-            codes::COORDINATOR_NOT_AVAILABLE | codes::NOT_COORDINATOR => self.forget_coordinator(now),
-            codes::ILLEGAL_GENERATION => self.lose(false),
-            codes::UNKNOWN_MEMBER_ID => self.lose(true),
-            code => self.fail(MemberError::Refused { request: Kind::Heartbeat.name(), code }),
+            Action::Retry => {}
+            Action::FindCoordinator => self.forget_coordinator(now),
+            Action::LoseGeneration => self.lose(false),
+            Action::LoseMember => self.lose(true),
+            _ => self.fail(MemberError::Refused { request: Kind::Heartbeat.name(), code }),
         }
+    }
+
+    /// The coordinator counts the member as alive since it got what was sent at `sent`.
+    fn known_alive(&mut self, sent: Instant) {
+        self.attempts = 0;
+        self.session_end = self.session_end.max(sent + self.config.session_timeout);
     }
 }
