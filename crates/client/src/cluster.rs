@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant as TokioInstant;
 use tramline_core::client::connection::Poison;
-use tramline_core::client::metadata::{ClusterView, Leader};
+use tramline_core::client::metadata::{ClusterView, Leader, Node};
 use tramline_core::client::retry::Backoff;
 use tramline_core::group::member::find_coordinator;
 use tramline_core::time::Instant;
@@ -162,9 +162,21 @@ impl Cluster {
         self.inner.view.borrow().leader(partition)
     }
 
-    /// A broker told with an error who leads the partition now.
-    pub(crate) fn leader_hint(&self, partition: &TopicPartition, leader: Leader) -> bool {
-        self.inner.view.send_if_modified(|view| Arc::make_mut(view).leader_hint(partition, leader))
+    /// A broker told with an error who leads partitions now, and where those nodes are. Gives whether a leader was news.
+    pub(crate) fn leader_hints(&self, leaders: &[(TopicPartition, Leader)], nodes: Vec<Node>) -> bool {
+        let mut moved = false;
+        self.inner.view.send_if_modified(|view| {
+            let mut fresh = ClusterView::clone(view);
+            let found = fresh.node_hints(nodes);
+            for (partition, leader) in leaders {
+                moved |= fresh.leader_hint(partition, *leader);
+            }
+            if found || moved {
+                *view = Arc::new(fresh);
+            }
+            found || moved
+        });
+        moved
     }
 
     /// Asks any node for these topics (`None`: all there are; empty: only the nodes) and takes the answer over.

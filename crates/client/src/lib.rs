@@ -7,11 +7,16 @@
 mod admin;
 mod broker_connection;
 mod cluster;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
 mod config;
 mod consumer;
 mod error;
 mod exchange;
 pub mod producer;
+#[cfg(test)]
+mod tests;
 mod transport;
 
 pub use admin::*;

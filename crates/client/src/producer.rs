@@ -106,10 +106,11 @@ impl Producer {
     /// # Errors
     /// A setting cannot be, or no broker answered within the connect timeout.
     pub async fn new(client: ClientConfig, config: ProducerConfig) -> Result<Self, ProducerStartError> {
+        let propagation = config.propagation();
         let config = config.build(&client)?;
         let cluster = Cluster::connect(client).await?;
         let seed = getrandom::u64().unwrap_or(0);
-        let shared = Shared::new(cluster, Accumulator::new(config, seed));
+        let shared = Shared::new(cluster, Accumulator::new(config, seed), propagation);
         background::spawn(&shared);
         Ok(Self { shared, closed: false })
     }
@@ -117,7 +118,8 @@ impl Producer {
     /// Accepts a record, waiting for memory and for the topic's partitions to be known. The record is sent whatever
     /// becomes of the returned [`Delivery`], which tells how it ended.
     ///
-    /// A topic or partition that does not exist is waited for (and created, where the cluster does that) until the
+    /// A topic or partition that does not exist is waited for (and created, where the cluster does that) for
+    /// [`topic_metadata_propagation`](ProducerConfig::topic_metadata_propagation), 30 s; while no broker answers, until the
     /// delivery timeout.
     ///
     /// Cancel-safe: dropped before it returns, the record was not accepted and is not sent.
@@ -301,7 +303,8 @@ impl Producer {
     /// Waits until the partition is known, asking for metadata meanwhile.
     async fn known_partition(&self, topic: &Str, partition: Option<i32>) -> Result<(), SendError> {
         let delivery_timeout = self.shared.with(|state| state.accumulator.config().delivery_timeout);
-        let deadline = TokioInstant::now() + delivery_timeout;
+        let mut deadline = TokioInstant::now() + delivery_timeout;
+        let mut told = false;
         let mut backoff = self.shared.cluster.backoff();
         loop {
             let changed = self.shared.routes.notified();
@@ -317,6 +320,11 @@ impl Producer {
             if let Some(code) = code.filter(|code| is_hopeless(*code)) {
                 self.shared.with(|state| state.wanted.remove(topic));
                 return Err(SendError::TopicRefused { topic: topic.clone(), code });
+            }
+            let is_told = code.is_some() || matches!(error, RouteError::UnknownPartition { .. });
+            if is_told && !std::mem::replace(&mut told, true) {
+                // That it is there spreads in moments; what is not there by then was never made.
+                deadline = deadline.min(TokioInstant::now() + self.shared.propagation);
             }
             // What came may be news of something else: ask again, but not in a tight loop.
             let again = async {

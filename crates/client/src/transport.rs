@@ -12,11 +12,18 @@ use tokio::net::TcpStream;
 pub(crate) enum Transport {
     /// Plain TCP.
     Tcp(TcpStream),
+    /// A stream within the process, so that tests can have a whole conversation on virtual time.
+    #[cfg(test)]
+    Memory(tokio::io::DuplexStream),
 }
 
 impl Transport {
     /// Connects to `host:port`, trying each address the name resolves to.
     pub(crate) async fn dial(address: &str) -> io::Result<Self> {
+        #[cfg(test)]
+        if let Some(stream) = memory::dial(address) {
+            return stream.map(Self::Memory);
+        }
         let stream = TcpStream::connect(address).await?;
         // Requests are coalesced here already; waiting for more in the kernel only adds latency.
         stream.set_nodelay(true)?;
@@ -30,6 +37,8 @@ impl AsyncRead for Transport {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            #[cfg(test)]
+            Self::Memory(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -38,6 +47,8 @@ impl AsyncWrite for Transport {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            #[cfg(test)]
+            Self::Memory(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
@@ -48,24 +59,65 @@ impl AsyncWrite for Transport {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            #[cfg(test)]
+            Self::Memory(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Tcp(stream) => stream.is_write_vectored(),
+            #[cfg(test)]
+            Self::Memory(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            #[cfg(test)]
+            Self::Memory(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            #[cfg(test)]
+            Self::Memory(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod memory {
+    //! Places to connect to that are no sockets: hosts whose name ends with `.memory`.
+    use std::collections::BTreeMap;
+    use std::io;
+    use std::sync::{Mutex, PoisonError};
+
+    use tokio::io::{DuplexStream, duplex};
+    use tokio::sync::mpsc;
+
+    type Incoming = mpsc::UnboundedSender<DuplexStream>;
+
+    static PLACES: Mutex<BTreeMap<String, Incoming>> = Mutex::new(BTreeMap::new());
+
+    /// What comes to `host`, which no other test may name.
+    pub(crate) fn listen(host: &str) -> mpsc::UnboundedReceiver<DuplexStream> {
+        let (incoming, streams) = mpsc::unbounded_channel();
+        let host = format!("{host}.memory");
+        PLACES.lock().unwrap_or_else(PoisonError::into_inner).insert(host, incoming);
+        streams
+    }
+
+    pub(super) fn dial(address: &str) -> Option<io::Result<DuplexStream>> {
+        let (host, _) = address.rsplit_once(':')?;
+        let known = host
+            .ends_with(".memory")
+            .then(|| PLACES.lock().unwrap_or_else(PoisonError::into_inner).get(host).cloned())?;
+        let (ours, theirs) = duplex(1 << 20);
+        let taken = known.is_some_and(|incoming| incoming.send(theirs).is_ok());
+        Some(if taken { Ok(ours) } else { Err(io::ErrorKind::ConnectionRefused.into()) })
     }
 }

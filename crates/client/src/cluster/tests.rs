@@ -1,16 +1,13 @@
 //! Exchanges over real sockets: every answer meets its own question, or nobody.
 
-#[path = "../../tests/common/mod.rs"]
-mod common;
-
 use std::sync::Arc;
 
-use common::{Peer, Reply, jump, until};
 use tokio::sync::Notify;
 use tramline_wire::ApiKey;
 use tramline_wire::messages::{ListGroupsRequest, ListGroupsResponse};
 
 use super::*;
+use crate::common::{Peer, Reply, jump, until};
 
 /// A peer that answers each ListGroups with the states asked for, so that a wrong pairing shows.
 async fn echo() -> Peer {

@@ -33,10 +33,18 @@ pub enum ProducerConfigError {
 ///
 /// let config = ProducerConfig::new().acks(Acks::Written).linger(Duration::from_millis(5));
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct ProducerConfig {
     accumulator: AccumulatorConfig,
     idempotence: Option<bool>,
+    propagation: Duration,
+}
+
+impl Default for ProducerConfig {
+    fn default() -> Self {
+        let propagation = Duration::from_secs(30);
+        Self { accumulator: AccumulatorConfig::default(), idempotence: None, propagation }
+    }
 }
 
 impl ProducerConfig {
@@ -119,6 +127,22 @@ impl ProducerConfig {
     pub fn delivery_timeout(mut self, timeout: Duration) -> Self {
         self.accumulator.delivery_timeout = timeout;
         self
+    }
+
+    /// How long `send` waits for a topic or partition that the cluster says is not there: one that was made a moment ago
+    /// may not be known everywhere yet. Never longer than the delivery timeout, which alone counts while no broker
+    /// answers. Default 30 s.
+    ///
+    /// This is librdkafka's `topic.metadata.propagation.max.ms`, which refuses the record after 30 s; the Java client does
+    /// after `max.block.ms`, 60 s.
+    #[must_use]
+    pub fn topic_metadata_propagation(mut self, longest: Duration) -> Self {
+        self.propagation = longest;
+        self
+    }
+
+    pub(crate) fn propagation(&self) -> Duration {
+        self.propagation
     }
 
     /// How batches are compressed. Default none.

@@ -24,7 +24,8 @@ pub enum ProducerStartError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The topic did not appear within the delivery timeout.
+    /// The topic did not appear in time, see
+    /// [`topic_metadata_propagation`](super::ProducerConfig::topic_metadata_propagation).
     #[error("topic {topic} is not known to the cluster{}", code.map(|c| format!(": {c}")).unwrap_or_default())]
     UnknownTopic {
         /// The topic.
@@ -32,7 +33,8 @@ pub enum SendError {
         /// What the cluster says about it, if it says anything.
         code: Option<ErrorCode>,
     },
-    /// The partition did not appear within the delivery timeout.
+    /// The partition did not appear in time, see
+    /// [`topic_metadata_propagation`](super::ProducerConfig::topic_metadata_propagation).
     #[error("there is no partition {partition}, the topic has {count}")]
     UnknownPartition {
         /// What was asked for.

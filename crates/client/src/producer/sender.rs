@@ -8,10 +8,12 @@ use tokio::sync::Notify;
 use tokio::time::Instant as TokioInstant;
 use tramline_core::client::accumulator::{Acks, Answer as Fate, Batch, NextOrder, Order};
 use tramline_core::client::connection::Poison;
-use tramline_core::client::metadata::{ClusterView, Leader};
+use tramline_core::client::metadata::{ClusterView, Leader, Node};
 use tramline_core::time::Instant;
 use tramline_wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use tramline_wire::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
+use tramline_wire::messages::produce_response::{
+    LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, TopicProduceResponse,
+};
 use tramline_wire::messages::{ProduceRequest, ProduceResponse};
 use tramline_wire::{Str, TopicPartition};
 
@@ -133,11 +135,16 @@ impl Sender {
         let Some(flight) = self.flights.pop_front() else { return };
         let view = self.shared.cluster.metadata();
         let mut fates = Vec::with_capacity(flight.batches.len());
+        let mut leaders = Vec::new();
         for batch in flight.batches {
+            let partition = batch.topic_partition();
             let fate = match &answer {
                 Ok(_) if !self.acks.is_answered() => Fate::Unanswered,
-                Ok(response) => match find(response, &view, batch.topic_partition(), fates.len()) {
-                    Some(row) => self.fate(batch.topic_partition(), row),
+                Ok(response) => match find(response, &view, partition, fates.len()) {
+                    Some(row) => {
+                        leaders.extend(leader_hint(row).map(|leader| (partition.clone(), leader)));
+                        fate_of_row(row)
+                    }
                     // A broker that says nothing about a batch may have written it.
                     None => Fate::Lost,
                 },
@@ -145,22 +152,43 @@ impl Sender {
             };
             fates.push((batch, fate));
         }
+        let nodes = answer.iter().flat_map(|answer| &answer.node_endpoints).map(node).collect();
+        let moved = !leaders.is_empty() && self.shared.cluster.leader_hints(&leaders, nodes);
         let now = self.shared.cluster.now();
-        self.shared.with(|state| state.accumulator.handle_answers(self.node, fates, now, jitter()));
+        let view = self.shared.cluster.metadata();
+        self.shared.with(|state| {
+            state.accumulator.handle_answers(self.node, fates, now, jitter());
+            // At once, so that what was refused goes to the new leader without waiting for metadata.
+            for (partition, _) in leaders.iter().filter(|_| moved) {
+                if let Some(topic) = view.topics.get(&partition.topic) {
+                    state.accumulator.update_topic(&partition.topic, topic);
+                }
+            }
+        });
     }
+}
 
-    fn fate(&self, partition: &TopicPartition, row: &PartitionProduceResponse) -> Fate {
-        if row.error_code == 0 {
-            return Fate::Written { base_offset: row.base_offset, append_time: row.log_append_time_ms };
-        }
-        let leader = Leader { node: row.current_leader.leader_id, epoch: row.current_leader.leader_epoch };
-        if leader.node >= 0 {
-            self.shared.cluster.leader_hint(partition, leader);
-        }
-        let about_record =
-            || row.record_errors.first().and_then(|error| error.batch_index_error_message.clone());
-        Fate::Refused { code: row.error_code, message: row.error_message.clone().or_else(about_record) }
+/// Who leads the partition, when the broker tells that with an error.
+fn leader_hint(row: &PartitionProduceResponse) -> Option<Leader> {
+    let LeaderIdAndEpoch { leader_id: node, leader_epoch: epoch } = row.current_leader;
+    (row.error_code != 0 && node >= 0).then_some(Leader { node, epoch })
+}
+
+fn node(endpoint: &NodeEndpoint) -> Node {
+    Node {
+        id: endpoint.node_id,
+        host: endpoint.host.detached(),
+        port: endpoint.port,
+        rack: endpoint.rack.as_ref().map(Str::detached),
     }
+}
+
+fn fate_of_row(row: &PartitionProduceResponse) -> Fate {
+    if row.error_code == 0 {
+        return Fate::Written { base_offset: row.base_offset, append_time: row.log_append_time_ms };
+    }
+    let about_record = || row.record_errors.first().and_then(|error| error.batch_index_error_message.clone());
+    Fate::Refused { code: row.error_code, message: row.error_message.clone().or_else(about_record) }
 }
 
 async fn answered(oldest: Option<&mut Answer<ProduceResponse>>) -> Result<ProduceResponse, CallError> {

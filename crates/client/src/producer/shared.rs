@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
@@ -34,6 +35,8 @@ pub(crate) struct State {
 pub(crate) struct Shared {
     pub(crate) cluster: Cluster,
     pub(crate) stop: CancellationToken,
+    /// How long a topic that is not there is waited for.
+    pub(crate) propagation: Duration,
     state: Mutex<State>,
     runtime: Handle,
     /// Something was told.
@@ -87,10 +90,11 @@ impl State {
 }
 
 impl Shared {
-    pub(crate) fn new(cluster: Cluster, accumulator: Accumulator<Token>) -> Arc<Self> {
+    pub(crate) fn new(cluster: Cluster, accumulator: Accumulator<Token>, propagation: Duration) -> Arc<Self> {
         Arc::new(Self {
             cluster,
             stop: CancellationToken::new(),
+            propagation,
             state: Mutex::new(State {
                 accumulator,
                 wanted: BTreeSet::new(),

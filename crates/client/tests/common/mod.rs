@@ -1,4 +1,4 @@
-//! A scripted broker on a loopback socket: it keeps what is produced, checks sequences as Kafka does, and misbehaves
+//! A scripted broker on a loopback socket, or on streams in memory under a clock that the test moves: it keeps what is produced, checks sequences as Kafka does, and misbehaves
 //! exactly as told.
 //!
 //! By default it serves ApiVersions, Metadata (topics made with [`Peer::topic`]), InitProducerId and Produce. Any API is
@@ -8,14 +8,13 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tramline_wire::messages::api_versions_response::ApiVersion;
 use tramline_wire::messages::metadata_response::{
@@ -45,7 +44,7 @@ pub async fn until(mut holds: impl FnMut() -> bool) {
 pub enum Reply {
     /// As it should.
     Normal,
-    /// Carries nothing out; every partition of a produce gets this error.
+    /// Carries nothing out; every partition of a produce and every topic of metadata gets this error.
     Error(i16),
     /// Carries it out, then closes without an answer.
     DoAndClose,
@@ -91,13 +90,13 @@ struct Inner {
     max_versions: BTreeMap<i16, i16>,
     hide: Vec<i16>,
     log_append_time: i64,
-    address: Option<SocketAddr>,
+    host: String,
+    port: u16,
 }
 
 /// The peer. Dropping it closes everything.
 pub struct Peer {
     inner: Arc<Mutex<Inner>>,
-    address: SocketAddr,
     tasks: JoinSet<()>,
 }
 
@@ -136,18 +135,35 @@ impl Peer {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let inner =
-            Arc::new(Mutex::new(Inner { log_append_time: -1, address: Some(address), ..Inner::default() }));
-        let mut tasks = JoinSet::new();
-        let shared = inner.clone();
-        tasks.spawn(async move {
+        let (mut peer, shared) = Self::at(address.ip().to_string(), address.port());
+        peer.tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((socket, _)) = listener.accept().await {
+                socket.set_nodelay(true).unwrap();
                 shared.lock().unwrap().connections += 1;
                 connections.spawn(serve(shared.clone(), socket));
             }
         });
-        Self { inner, address, tasks }
+        peer
+    }
+
+    /// A peer with no topics, reached by the streams that come from `incoming`.
+    pub fn in_memory(host: &str, port: u16, mut incoming: mpsc::UnboundedReceiver<DuplexStream>) -> Self {
+        let (mut peer, shared) = Self::at(host.to_owned(), port);
+        peer.tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Some(stream) = incoming.recv().await {
+                shared.lock().unwrap().connections += 1;
+                connections.spawn(serve(shared.clone(), stream));
+            }
+        });
+        peer
+    }
+
+    fn at(host: String, port: u16) -> (Self, Arc<Mutex<Inner>>) {
+        let inner = Inner { log_append_time: -1, host, port, ..Inner::default() };
+        let inner = Arc::new(Mutex::new(inner));
+        (Self { inner: inner.clone(), tasks: JoinSet::new() }, inner)
     }
 
     /// A peer with one topic.
@@ -162,7 +178,8 @@ impl Peer {
     }
 
     pub fn address(&self) -> String {
-        self.address.to_string()
+        let inner = self.inner();
+        format!("{}:{}", inner.host, inner.port)
     }
 
     /// Makes a topic, or gives it more partitions.
@@ -250,8 +267,7 @@ impl Peer {
     }
 }
 
-async fn serve(inner: Arc<Mutex<Inner>>, mut socket: TcpStream) {
-    socket.set_nodelay(true).unwrap();
+async fn serve(inner: Arc<Mutex<Inner>>, mut socket: impl AsyncRead + AsyncWrite + Unpin) {
     let decoder = FrameDecoder::new(256 << 20);
     let mut buffer = BytesMut::new();
     loop {
@@ -268,7 +284,7 @@ async fn serve(inner: Arc<Mutex<Inner>>, mut socket: TcpStream) {
 }
 
 /// False when the connection is to be closed.
-async fn respond(inner: &Arc<Mutex<Inner>>, socket: &mut TcpStream, frame: Bytes) -> bool {
+async fn respond(inner: &Arc<Mutex<Inner>>, socket: &mut (impl AsyncWrite + Unpin), frame: Bytes) -> bool {
     let (header, reader) = decode_request_header(frame).unwrap();
     let (key, version) = (ApiKey::try_from(header.request_api_key).unwrap(), header.request_api_version);
     let id = header.correlation_id;
@@ -330,7 +346,9 @@ impl Inner {
             ApiKey::ApiVersions => Some(self.api_versions(version, id)),
             ApiKey::Metadata => {
                 let request = MetadataRequest::decode(&mut reader, version).unwrap();
-                Some(encode_response::<MetadataRequest>(id, version, &self.metadata(&request)).unwrap())
+                Some(
+                    encode_response::<MetadataRequest>(id, version, &self.metadata(&request, error)).unwrap(),
+                )
             }
             ApiKey::InitProducerId => {
                 let producer_id = self.next_producer_id;
@@ -373,7 +391,7 @@ impl Inner {
         encode_response::<ApiVersionsRequest>(id, shape, &answer).unwrap()
     }
 
-    fn metadata(&mut self, request: &MetadataRequest) -> MetadataResponse {
+    fn metadata(&mut self, request: &MetadataRequest, error: i16) -> MetadataResponse {
         let names: Vec<String> = match &request.topics {
             None => self.topics.keys().cloned().collect(),
             Some(rows) => rows.iter().map(|row| row.name.as_deref().unwrap_or_default().to_owned()).collect(),
@@ -385,12 +403,17 @@ impl Inner {
                     .or_insert_with(|| std::iter::repeat_with(Stored::default).take(partitions).collect());
             }
         }
-        let topics = names.iter().map(|name| self.describe(name)).collect();
-        let address = self.address.unwrap();
+        let refused = |name: &String| MetadataResponseTopic {
+            name: Some(name.as_str().into()),
+            error_code: error,
+            ..Default::default()
+        };
+        let topics = names.iter().map(|name| if error == 0 { self.describe(name) } else { refused(name) });
+        let topics = topics.collect();
         let broker = MetadataResponseBroker {
             node_id: 1,
-            host: address.ip().to_string().into(),
-            port: i32::from(address.port()),
+            host: self.host.as_str().into(),
+            port: i32::from(self.port),
             ..Default::default()
         };
         MetadataResponse { brokers: vec![broker], controller_id: 1, topics, ..Default::default() }

@@ -238,8 +238,12 @@ impl<C: Clone> Accumulator<C> {
             return;
         }
         self.unlist(slot);
-        self.partitions[slot].leader = leader;
+        let before = core::mem::replace(&mut self.partitions[slot].leader, leader);
         if let Some(node) = leader {
+            if before.is_some() && before != leader {
+                // What the old leader refused need not wait before it goes to the new one.
+                self.partitions[slot].retry_at = None;
+            }
             self.nodes.entry(node).or_default();
         }
         self.list(slot);

@@ -165,6 +165,16 @@ impl ClusterView {
         }
     }
 
+    /// A broker said, with an error, where nodes are. Gives whether that was news.
+    pub fn node_hints(&mut self, nodes: impl IntoIterator<Item = Node>) -> bool {
+        let mut news = false;
+        for node in nodes {
+            news |= self.nodes.get(&node.id) != Some(&node);
+            self.nodes.insert(node.id, node);
+        }
+        news
+    }
+
     /// Who leads this partition, as far as known.
     #[must_use]
     pub fn leader(&self, partition: &TopicPartition) -> Option<Leader> {
