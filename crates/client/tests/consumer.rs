@@ -306,13 +306,7 @@ fn coordinate(peer: &Peer) -> Arc<Mutex<Offsets>> {
 
 async fn committer(peer: &Peer) -> Consumer {
     let start = [(tp(0), StartOffset::Committed), (tp(1), StartOffset::Committed)];
-    Consumer::builder(client(peer))
-        .group("g")
-        .assign(start)
-        .commit_timeout(HOUR)
-        .build()
-        .await
-        .unwrap()
+    Consumer::builder(client(peer)).group("g").assign(start).commit_timeout(HOUR).build().await.unwrap()
 }
 
 #[tokio::test]

@@ -56,7 +56,7 @@ fn seen(code: ErrorCode) -> Action {
             Action::Split
         }
         None => {
-            assert_eq!(bench.acc.next_order(1, at(1)), Some(at(101)), "after the backoff");
+            assert_eq!(bench.order_of(1, 1).err(), Some(Some(at(101))), "after the backoff");
             let mut again = bench.order(101).unwrap();
             assert_eq!(again[0].encode().unwrap(), bytes, "a retry is the same bytes");
             if refreshes { Action::Refresh } else { Action::Retry }
@@ -109,6 +109,6 @@ fn no_answer_refreshes_and_retries_as_the_row_that_stands_for_it_says() {
         let order = bench.order(0).unwrap();
         bench.answer(order, answer, 1);
         assert!(bench.acc.wants_metadata());
-        assert_eq!(bench.acc.next_order(1, at(1)), Some(at(101)));
+        assert_eq!(bench.order_of(1, 1).err(), Some(Some(at(101))));
     }
 }
