@@ -4,6 +4,7 @@ use tramline_wire::checksum::crc32c;
 
 use crate::epochs::EpochList;
 use crate::producer_state::Fields;
+use crate::segment::LAST_OFFSET;
 
 /// The name of the checkpoint in the log's directory.
 pub(crate) const FILE_NAME: &str = "checkpoint";
@@ -66,7 +67,20 @@ impl Checkpoint {
         for _ in 0..u32::from_be_bytes(fields.take()?) {
             epochs.push((i32::from_be_bytes(fields.take()?), i64::from_be_bytes(fields.take()?)));
         }
-        Some(Self { log_start, mark, compacted, clean, epochs: EpochList::from_entries(epochs) })
+        let is_offset = |offset: &i64| (0..=LAST_OFFSET).contains(offset);
+        // Both rise, or nothing that is looked up in them is right.
+        if !epochs.is_sorted_by(|(epoch, start), (next, after)| epoch < next && start < after) {
+            return None;
+        }
+        let mut offsets =
+            [log_start, mark, compacted, clean].into_iter().chain(epochs.iter().map(|(_, start)| *start));
+        offsets.all(|offset| is_offset(&offset)).then(|| Self {
+            log_start,
+            mark,
+            compacted,
+            clean,
+            epochs: EpochList::from_entries(epochs),
+        })
     }
 }
 

@@ -188,7 +188,9 @@ impl Recovery<'_> {
             self.count(&scan, check_crc);
             let end = scan.published.next_offset;
             let covers_all = next_base.map_or(end >= mark, |next| end >= next || next <= compacted);
-            let whole = covers_all && scan.junk_end.is_none();
+            // Behind its last offset a sealed segment has nothing to say: junk there cuts none of those that follow.
+            let is_full = next_base.is_some_and(|next| end >= next);
+            let whole = covers_all && (scan.junk_end.is_none() || is_full);
             let torn = !whole && end >= mark;
             let torn_bytes = scan.junk_end.map_or(0, |junk| junk - scan.published.size);
             if !whole && !torn {

@@ -5,7 +5,7 @@ use std::io;
 use tramline_wire::BatchHeader;
 use tramline_wire::batch::{HEADER_LEN, check_batch};
 
-use crate::segment::{Published, Region};
+use crate::segment::{LAST_OFFSET, Published, Region};
 use crate::storage::{StorageFile, read_up_to};
 
 /// Bytes read at once when everything is checked; one read per batch would be a hundred times slower.
@@ -147,6 +147,7 @@ impl<'a> Window<'a> {
         let Ok(header) = BatchHeader::parse(self.get(pos, HEADER_LEN)?) else { return Ok(None) };
         let fits = header.total_len() as u64 <= self.len - pos
             && header.last_offset_delta >= 0
+            && (0..=LAST_OFFSET).contains(&header.base_offset)
             && expect.next_base.is_none_or(|next| header.last_offset() < next);
         if !fits {
             return Ok(None);

@@ -13,6 +13,10 @@ use crate::error::{ReadError, invalid};
 use crate::offset_index::OffsetIndex;
 use crate::storage::{StorageFile, read_exact_at, read_up_to};
 
+/// No log reaches beyond it: what names a later offset is not ours, or damaged. Half of what a number can hold, so that no
+/// sum of an offset and what follows it runs over.
+pub(crate) const LAST_OFFSET: i64 = i64::MAX / 2;
+
 /// Bytes read at once when batch headers are walked.
 const WALK_BUFFER: usize = 4 * 1024;
 
@@ -84,7 +88,7 @@ pub(crate) fn offset_in_name(name: &str, suffix: &str) -> Option<i64> {
     if digits.len() != 20 || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    digits.parse().ok()
+    digits.parse().ok().filter(|offset| *offset <= LAST_OFFSET)
 }
 
 impl Segment {

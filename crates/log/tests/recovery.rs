@@ -430,3 +430,29 @@ fn the_report_is_one_short_line() {
     let (_, report) = open(&memory.shared(), &small());
     assert!(report.to_string().ends_with("DAMAGED: 1 offsets lost, the first at 0"), "{report}");
 }
+
+#[test]
+fn what_follows_a_damaged_end_of_the_log_survives_the_starts_after_it() {
+    let config = LogConfig { recovery: RecoveryMode::Tail, ..wide() };
+    let storage = common::memory();
+    let (mut log, _) = open(&storage.shared(), &config);
+    append(&mut log, &["durable"]);
+    force(&mut log);
+    log.checkpoint().unwrap();
+    let each = log.reader().size_bytes();
+    append(&mut log, &["not forced"]);
+    drop(log);
+    // The durable batch rots and the one behind it was torn: only the header of each is still right.
+    storage.corrupt(&segment(0), each - 2, 1).unwrap();
+    storage.corrupt(&segment(0), 2 * each - 2, 1).unwrap();
+    let (mut log, report) = open(&storage.shared(), &config);
+    assert_eq!((report.log_end, report.damaged.len()), (1, 1), "{report}");
+    assert_eq!(append(&mut log, &["after the damage"]), 1);
+    force(&mut log);
+    drop(log);
+    // Once more with the first segment sealed below the mark, so that its batches are not checked.
+    let (log, report) = open(&storage.shared(), &config);
+    assert_eq!((report.log_end, report.cut_at), (2, None), "{report}");
+    let slice = log.reader().read(1, 4096, i64::MAX, true).unwrap();
+    assert_eq!(values_of(&decode(slice.read().unwrap())), ["after the damage"]);
+}

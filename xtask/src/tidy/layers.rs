@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tramline", &["wire", "core", "log", "client", "processor", "queue", "broker"]),
     ("cli", &["tramline"]),
     ("sim", &["wire", "core", "log", "client", "processor", "queue", "broker", "tramline"]),
+    ("fuzzing", &["wire", "core", "log"]),
     ("xtask", &[]),
 ];
 

@@ -282,7 +282,7 @@ impl Ledger {
         if offset < self.tasks_end {
             return;
         }
-        self.tasks_end = offset + 1;
+        self.tasks_end = offset.saturating_add(1);
         if !self.uniques.admit(offset, &meta) {
             return;
         }
@@ -331,7 +331,7 @@ impl Ledger {
                 self.uniques.named(self.named);
             }
         }
-        self.claims_end = offset + 1;
+        self.claims_end = offset.saturating_add(1);
         self.log_time = self.log_time.max(appended);
         let verdict = record.map_or(Verdict::Inert, |record| self.judge(offset, record));
         self.count(&verdict);

@@ -92,11 +92,14 @@ impl Ledger {
 fn read(bytes: &[u8]) -> Option<Ledger> {
     let mut input = In(bytes);
     let (claims_end, named, log_time) = (input.i64()?, input.i64()?, input.i64()?);
+    // No record counts twice in the same place.
+    let records = u64::try_from(claims_end).ok()?;
+    let tasks = u64::try_from(named).ok()?;
     let mut ledger = Ledger::new(named, claims_end);
     ledger.log_time = log_time;
     let mut counts = [0; Counts::FIELDS];
     for count in &mut counts {
-        *count = input.u64()?;
+        *count = input.u64().filter(|&count| count <= records)?;
     }
     ledger.counts = Counts::of(counts);
     for _ in 0..input.u32()? {
@@ -109,7 +112,7 @@ fn read(bytes: &[u8]) -> Option<Ledger> {
         dead.insert(input.i64()?);
     }
     ledger.dead = dead;
-    let (time, passed_over) = (input.i64()?, input.u64()?);
+    let (time, passed_over) = (input.i64()?, input.u64().filter(|&passed_over| passed_over <= tasks)?);
     let mut names = Vec::new();
     for _ in 0..input.u32()? {
         let id = input.bytes()?;

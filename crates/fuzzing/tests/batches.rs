@@ -5,6 +5,8 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers")]
 
 use bytes::Bytes;
+use tramline_fuzzing::Random;
+use tramline_fuzzing::counting::peak_of;
 use tramline_wire::batch::{
     HEADER_LEN, ProduceRules, set_log_append_time, validate_produce_batch, with_producer,
 };
@@ -12,87 +14,6 @@ use tramline_wire::checksum::crc32c;
 use tramline_wire::{
     BatchBuilder, BatchHeader, Compression, RecordBatch, TopicPartition, batches, check_batch,
 };
-
-mod allocations {
-    //! An allocator that counts what the current thread holds, and the most it held.
-    #![expect(unsafe_code, reason = "an allocator cannot be written without")]
-
-    use std::alloc::{GlobalAlloc, Layout, System};
-    use std::cell::Cell;
-
-    struct Counting;
-
-    thread_local! {
-        static HELD: Cell<isize> = const { Cell::new(0) };
-        static PEAK: Cell<isize> = const { Cell::new(0) };
-    }
-
-    fn add(bytes: isize) {
-        let held = HELD.get() + bytes;
-        HELD.set(held);
-        PEAK.set(PEAK.get().max(held));
-    }
-
-    // SAFETY: every call goes to the system's allocator unchanged; the counters are plain thread-local numbers, which
-    // neither allocate nor need a destructor.
-    unsafe impl GlobalAlloc for Counting {
-        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            add(layout.size().cast_signed());
-            // SAFETY: the caller's promise is passed on.
-            unsafe { System.alloc(layout) }
-        }
-
-        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            add(-layout.size().cast_signed());
-            // SAFETY: the caller's promise is passed on.
-            unsafe { System.dealloc(pointer, layout) }
-        }
-
-        unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-            add(layout.size().cast_signed());
-            // SAFETY: the caller's promise is passed on.
-            unsafe { System.alloc_zeroed(layout) }
-        }
-
-        unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-            // Both blocks may exist while the bytes move.
-            add(size.cast_signed());
-            add(-layout.size().cast_signed());
-            // SAFETY: the caller's promise is passed on.
-            unsafe { System.realloc(pointer, layout, size) }
-        }
-    }
-
-    #[global_allocator]
-    static ALLOCATOR: Counting = Counting;
-
-    /// The most bytes `work` held beyond what the thread held before.
-    pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
-        let before = HELD.get();
-        PEAK.set(before);
-        let result = work();
-        (result, (PEAK.get() - before).max(0).unsigned_abs())
-    }
-}
-
-use allocations::peak_of;
-
-struct Random(u64);
-
-impl Random {
-    /// SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
 
 fn batch_of(codec: Compression, records: usize) -> Vec<u8> {
     let mut builder = BatchBuilder::new(codec);
@@ -105,32 +26,6 @@ fn batch_of(codec: Compression, records: usize) -> Vec<u8> {
         builder.append(1_700_000_000_000 + n as i64, key, Some(value.as_bytes()), headers).unwrap();
     }
     builder.build().to_vec()
-}
-
-fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
-    for _ in 0..=random.below(4) {
-        let at = random.below(bytes.len());
-        match random.below(7) {
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = [0x00, 0x01, 0x7f, 0x80, 0xff][random.below(5)],
-            2 => bytes.truncate(at.max(1)),
-            3 => bytes.insert(at, random.next() as u8),
-            4 => bytes.extend((0..random.below(40)).map(|n| n as u8)),
-            5 => {
-                let end = (at + random.below(12)).min(bytes.len());
-                bytes.drain(at..end);
-                if bytes.is_empty() {
-                    bytes.push(0);
-                }
-            }
-            _ => {
-                let end = (at + random.below(12)).min(bytes.len());
-                for byte in &mut bytes[at..end] {
-                    *byte = random.next() as u8;
-                }
-            }
-        }
-    }
 }
 
 /// Makes length and checksum right again, so that what lies behind them is reached.
@@ -186,14 +81,15 @@ fn mutated_forms_of_other_compressors_never_panic_and_stay_within_the_limit() {
     let rounds = from_env("TRAMLINE_MUTATIONS", 60);
     println!("TRAMLINE_SEED={seed} TRAMLINE_MUTATIONS={rounds}");
     let digits = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    for line in include_str!("data/codecs.txt").lines().filter(|line| !line.starts_with('#')) {
+    for line in include_str!("../../wire/tests/data/codecs.txt").lines().filter(|line| !line.starts_with('#'))
+    {
         let parts: Vec<&str> = line.split(' ').collect();
         let codec: Compression = parts[0].parse().unwrap();
         let origin: Vec<u8> = parts[3].as_bytes().chunks(2).map(digits).collect();
         for round in 0..rounds {
-            let mut random = Random(seed ^ round << 16 ^ origin.len() as u64);
+            let mut random = Random::new(seed ^ round << 16 ^ origin.len() as u64);
             let mut packed = origin.clone();
-            mutate(&mut packed, &mut random);
+            random.mutate(&mut packed);
             let limit = if random.below(2) == 0 { 1000 } else { 200_000 };
             let (plain, peak) = peak_of(|| codec.decompress(&packed, limit));
             assert!(plain.is_err() || plain.is_ok_and(|plain| plain.len() <= limit), "{line} round {round}");
@@ -211,9 +107,9 @@ fn mutated_batches_never_panic_and_stay_within_their_memory() {
     for codec in Compression::ALL {
         let origin = batch_of(codec, 12);
         for round in 0..rounds {
-            let mut random = Random(seed ^ round << 8 ^ u64::from(codec.id()));
+            let mut random = Random::new(seed ^ round << 8 ^ u64::from(codec.id()));
             let mut bytes = origin.clone();
-            mutate(&mut bytes, &mut random);
+            random.mutate(&mut bytes);
             if random.below(8) != 0 {
                 seal(&mut bytes);
             }
