@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_to_speak_our_version_is_read_whatever_its_shape() {
+    fn b128_a_refusal_to_speak_our_version_is_read_whatever_its_shape() {
         // Correlation id 1, error 35, then: one row of version 0; the single byte of librdkafka's mock; nothing.
         let rows: [&[u8]; 3] = [&[0, 0, 0, 1, 0, 18, 0, 0, 0, 2], &[1, 0, 18, 0, 0, 0, 2, 0, 0, 0, 0], &[]];
         let known = rows.map(|rows| {

@@ -329,11 +329,9 @@ impl Producer {
             // What came may be news of something else: ask again, but not in a tight loop.
             let again = async {
                 changed.await;
-                if self
-                    .shared
-                    .with(|state| state.accumulator.route(topic, partition.or(Some(0)), None))
-                    .is_err()
-                {
+                let route =
+                    self.shared.with(|state| state.accumulator.route(topic, partition.or(Some(0)), None));
+                if route.is_err() && !self.topic_error(topic).is_some_and(is_hopeless) {
                     tokio::time::sleep(backoff.next_wait(jitter())).await;
                 }
             };

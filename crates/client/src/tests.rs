@@ -2,6 +2,7 @@
 
 mod errors;
 mod producer;
+mod traps;
 
 use std::time::Duration;
 

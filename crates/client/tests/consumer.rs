@@ -6,25 +6,18 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use common::{Peer, Reply, jump, topic_id, until};
+use common::group::coordinate;
+use common::{Peer, Reply, jump, until};
 use tramline_client::{
     ClientConfig, CommitFailure, ConsumeError, Consumer, FetchError, Fetched, OffsetAndMetadata, StartOffset,
 };
 use tramline_wire::batch::{BatchBuilder, set_base_offset_and_epoch};
 use tramline_wire::messages::fetch_response::{FetchableTopicResponse, PartitionData};
-use tramline_wire::messages::find_coordinator_response::Coordinator;
 use tramline_wire::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
-};
-use tramline_wire::messages::offset_commit_response::{
-    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
-};
-use tramline_wire::messages::offset_fetch_response::{
-    OffsetFetchResponseGroup, OffsetFetchResponsePartitions, OffsetFetchResponseTopics,
 };
 use tramline_wire::messages::*;
 use tramline_wire::{ApiKey, Compression, ErrorCode, Record, TopicPartition};
@@ -115,7 +108,7 @@ async fn polled<T>(future: impl Future<Output = T>, times: usize) -> Option<T> {
 }
 
 #[tokio::test]
-async fn every_future_can_be_dropped_at_every_await_and_nothing_is_lost() {
+async fn b191_every_future_can_be_dropped_at_every_await_and_nothing_is_lost() {
     let peer = peer().await;
     let consumer = reader(&peer).await;
     let mut next = 0;
@@ -234,83 +227,13 @@ async fn an_oversized_batch_is_reported_and_other_partitions_go_on() {
     soon(consumer.close()).await;
 }
 
-/// What the peer's coordinator keeps, and the codes it answers the next commits with.
-#[derive(Default)]
-struct Offsets {
-    committed: BTreeMap<i32, (i64, String)>,
-    codes: Vec<ErrorCode>,
-    /// The offsets of partition 0 in the order in which they were committed.
-    history: Vec<i64>,
-}
-
-fn coordinate(peer: &Peer) -> Arc<Mutex<Offsets>> {
-    let offsets = Arc::new(Mutex::new(Offsets::default()));
-    let address = peer.address();
-    let (host, port) = address.rsplit_once(':').unwrap();
-    let (host, port) = (host.to_owned(), port.parse().unwrap());
-    peer.answer::<FindCoordinatorRequest>(move |request, _| {
-        let row = |key: &tramline_wire::Str| Coordinator {
-            key: key.clone(),
-            node_id: 1,
-            host: host.as_str().into(),
-            port,
-            ..Default::default()
-        };
-        FindCoordinatorResponse {
-            coordinators: request.coordinator_keys.iter().map(row).collect(),
-            ..Default::default()
-        }
-    });
-    let kept = offsets.clone();
-    peer.answer::<OffsetCommitRequest>(move |request, _| {
-        let mut kept = kept.lock().unwrap();
-        let code = if kept.codes.is_empty() { ErrorCode::None } else { kept.codes.remove(0) };
-        let mut rows = Vec::new();
-        for row in &request.topics[0].partitions {
-            if code == ErrorCode::None {
-                let text = row.committed_metadata.clone().unwrap_or_default().to_string();
-                kept.committed.insert(row.partition_index, (row.committed_offset, text));
-                if row.partition_index == 0 {
-                    kept.history.push(row.committed_offset);
-                }
-            }
-            let partition_index = row.partition_index;
-            rows.push(OffsetCommitResponsePartition { partition_index, error_code: code.code() });
-        }
-        let name = request.topics[0].name.clone();
-        let topic = OffsetCommitResponseTopic { name, partitions: rows, ..Default::default() };
-        OffsetCommitResponse { topics: vec![topic], ..Default::default() }
-    });
-    let kept = offsets.clone();
-    peer.answer::<OffsetFetchRequest>(move |request, _| {
-        let kept = kept.lock().unwrap();
-        let group = &request.groups[0];
-        let topic = &group.topics.as_ref().unwrap()[0];
-        let row = |partition_index: &i32| {
-            let (offset, text) = kept.committed.get(partition_index).cloned().unwrap_or((-1, String::new()));
-            OffsetFetchResponsePartitions {
-                partition_index: *partition_index,
-                committed_offset: offset,
-                metadata: Some(text.into()),
-                ..Default::default()
-            }
-        };
-        let partitions = topic.partition_indexes.iter().map(row).collect();
-        let topics =
-            vec![OffsetFetchResponseTopics { name: topic.name.clone(), topic_id: topic_id("t"), partitions }];
-        let group = OffsetFetchResponseGroup { group_id: group.group_id.clone(), topics, error_code: 0 };
-        OffsetFetchResponse { groups: vec![group], ..Default::default() }
-    });
-    offsets
-}
-
 async fn committer(peer: &Peer) -> Consumer {
     let start = [(tp(0), StartOffset::Committed), (tp(1), StartOffset::Committed)];
     Consumer::builder(client(peer)).group("g").assign(start).commit_timeout(HOUR).build().await.unwrap()
 }
 
 #[tokio::test]
-async fn a_commit_is_repeated_until_the_coordinator_takes_it() {
+async fn b074_a_commit_is_repeated_until_the_coordinator_takes_it() {
     let peer = peer().await;
     let offsets = coordinate(&peer);
     let consumer = committer(&peer).await;

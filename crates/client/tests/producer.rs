@@ -86,7 +86,7 @@ async fn flush_and_close_do_not_wait_for_the_linger() {
 }
 
 #[tokio::test]
-async fn acks_none_completes_without_an_offset_and_without_an_answer() {
+async fn b107_acks_none_completes_without_an_offset_and_without_an_answer() {
     let peer = Peer::with_topic("t", 1).await;
     let producer = producer(&peer, ProducerConfig::new().acks(Acks::None)).await;
     assert_eq!(offset(producer.send(to(1)).await.unwrap()).await, None);
@@ -165,7 +165,7 @@ async fn a_retried_batch_is_stored_once_whatever_happens_to_its_connection() {
 }
 
 #[tokio::test]
-async fn without_idempotence_order_is_kept_too() {
+async fn b106_without_idempotence_order_is_kept_too() {
     let peer = Peer::with_topic("t", 1).await;
     let producer = producer(&peer, ProducerConfig::new().acks(Acks::Written).batch_records(1)).await;
     peer.script(ApiKey::Produce, [Reply::Normal, Reply::Error(6), Reply::Normal, Reply::Close]);
@@ -198,7 +198,7 @@ async fn a_request_without_an_answer_kills_its_connection_and_is_retried_on_anot
 }
 
 #[tokio::test]
-async fn a_record_that_was_sent_but_never_answered_is_possibly_written() {
+async fn b097_a_record_that_was_sent_but_never_answered_is_possibly_written() {
     let peer = Peer::with_topic("t", 1).await;
     let config = client(&peer).request_timeout(9 * HOUR);
     let producer = Producer::new(config, ProducerConfig::new().delivery_timeout(9 * HOUR)).await.unwrap();
@@ -218,7 +218,7 @@ async fn a_record_that_was_sent_but_never_answered_is_possibly_written() {
 }
 
 #[tokio::test]
-async fn a_broker_that_forgot_the_producer_gets_a_new_epoch() {
+async fn b101_a_broker_that_forgot_the_producer_gets_a_new_epoch() {
     let peer = Peer::with_topic("t", 1).await;
     let producer = producer(&peer, ProducerConfig::new()).await;
     assert_eq!(offset(producer.send(to(0)).await.unwrap()).await, Some(0));
@@ -232,7 +232,7 @@ async fn a_broker_that_forgot_the_producer_gets_a_new_epoch() {
 }
 
 #[tokio::test]
-async fn a_batch_that_is_too_large_is_split_and_each_record_keeps_its_place() {
+async fn b113_a_batch_that_is_too_large_is_split_and_each_record_keeps_its_place() {
     let peer = Peer::with_topic("t", 1).await;
     for compression in [Compression::None, Compression::Lz4] {
         let config = ProducerConfig::new().linger(HOUR).delivery_timeout(2 * HOUR).compression(compression);
@@ -259,7 +259,7 @@ async fn a_batch_that_is_too_large_is_split_and_each_record_keeps_its_place() {
 }
 
 #[tokio::test]
-async fn a_record_beyond_the_request_limit_is_refused_here_and_the_connection_survives() {
+async fn b113_a_record_beyond_the_request_limit_is_refused_here_and_the_connection_survives() {
     let peer = Peer::with_topic("t", 1).await;
     let producer = producer(&peer, ProducerConfig::new().max_request_bytes(10_000)).await;
     let large = "x".repeat(20_000);
@@ -425,7 +425,7 @@ async fn log_append_time_is_reported() {
 }
 
 #[tokio::test]
-async fn old_and_odd_brokers_are_understood() {
+async fn b127_b128_old_and_odd_brokers_are_understood() {
     let peer = Peer::with_topic("t", 1).await;
     peer.max_version(ApiKey::ApiVersions, 2);
     peer.max_version(ApiKey::Produce, 3);
@@ -438,7 +438,7 @@ async fn old_and_odd_brokers_are_understood() {
 }
 
 #[tokio::test]
-async fn a_broker_that_closes_on_a_newer_handshake_is_asked_in_older_versions() {
+async fn b127_a_broker_that_closes_on_a_newer_handshake_is_asked_in_older_versions() {
     let peer = Peer::with_topic("t", 1).await;
     peer.script(ApiKey::ApiVersions, [Reply::Close, Reply::Close]);
     let producer = producer(&peer, ProducerConfig::new()).await;

@@ -148,7 +148,7 @@ async fn a_batch_above_the_readers_limit_is_an_error_that_says_which_limit_would
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn out_of_range_is_an_error_without_and_a_told_reset_with_a_policy() {
+async fn b209_out_of_range_is_an_error_without_and_a_told_reset_with_a_policy() {
     let stand = Stand::start().await;
     let topic = stand.topic(1).await;
     stand.produce(&topic, 0, 0..10).await;

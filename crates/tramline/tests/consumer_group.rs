@@ -240,7 +240,7 @@ async fn close_holds_the_revocation_until_the_last_commit_is_made() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t253_a_program_that_stops_polling_loses_its_partitions_and_gets_them_back_when_it_polls() {
+async fn t253_b067_a_program_that_stops_polling_loses_its_partitions_and_gets_them_back_when_it_polls() {
     let group = Group::over(1).await;
     group.produce(0, 0..10).await;
     let consumer = group.member().max_poll_interval(Duration::from_millis(700)).build().await.unwrap();

@@ -89,7 +89,8 @@ async fn t037_offsets_keep_growing_in_each_partition_while_connections_break_and
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t132_a_coordinator_that_is_away_when_the_run_ends_is_looked_for_until_it_takes_the_last_commit() {
+async fn t132_b074_a_coordinator_that_is_away_when_the_run_ends_is_looked_for_until_it_takes_the_last_commit()
+{
     let mut stand = Stand::embedded(BrokerConfig::new()).await;
     let (topic, group) = (stand.topic(1).await, unique("group"));
     stand.produce(&topic, 0, 0..10).await;

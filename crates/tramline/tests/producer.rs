@@ -5,14 +5,14 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::{Stand, soon, tp, unique};
 use tramline::broker::BrokerConfig;
 use tramline::client::producer::{ProducerConfigError, ProducerStartError};
 use tramline::client::{
-    Acks, Compression, Consumer, DeliveryError, NewTopic, ProducerConfig, ProducerRecord, Record, SendError,
-    StartOffset,
+    Acks, Compression, Consumer, DeliveryError, ErrorCode, NewTopic, ProducerConfig, ProducerRecord, Record,
+    SendError, StartOffset,
 };
 
 /// Reads a partition from its beginning up to its end as of now.
@@ -90,7 +90,7 @@ async fn every_codec_is_read_back_byte_for_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn null_and_empty_keys_values_and_headers_stay_what_they_were() {
+async fn b118_b119_null_and_empty_keys_values_and_headers_stay_what_they_were() {
     let stand = Stand::start().await;
     let topic = stand.topic(1).await;
     let producer = stand.producer(ProducerConfig::new()).await;
@@ -265,7 +265,7 @@ async fn order_per_partition_survives_many_requests_in_flight_and_a_broker_that_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn close_under_load_loses_nothing_that_was_accepted() {
+async fn b194_close_under_load_loses_nothing_that_was_accepted() {
     let stand = Stand::start().await;
     let topic = stand.topic(4).await;
     for round in 1..=5_usize {
@@ -298,5 +298,22 @@ async fn flush_waits_for_what_was_sent_before_it_and_an_empty_batch_is_nothing()
     soon(producer.flush()).await.unwrap();
     assert_eq!((producer.in_flight(), soon(delivery).await.unwrap().offset), (0, Some(0)));
     soon(producer.close()).await.unwrap();
+    stand.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b125_a_timestamp_in_microseconds_is_refused_by_type_and_spoils_no_retention() {
+    let stand = Stand::start().await;
+    let topic = stand.topic(1).await;
+    let producer = stand.producer(ProducerConfig::new()).await;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let send = async |timestamp: u128| {
+        let record = ProducerRecord::to(&*topic).value("v").timestamp(i64::try_from(timestamp).unwrap());
+        soon(soon(producer.send(record)).await.unwrap()).await
+    };
+    let refused = send(now.as_micros()).await.unwrap_err();
+    assert!(matches!(refused, DeliveryError::Refused { code: ErrorCode::InvalidTimestamp, .. }), "{refused}");
+    assert_eq!(send(now.as_millis()).await.unwrap().offset, Some(0), "the next one is not held up by it");
+    assert_eq!(soon(producer.close()).await.unwrap_err().failed, 1);
     stand.close().await;
 }

@@ -389,3 +389,15 @@ fn everything_about_a_record_may_cross_threads() {
     crosses::<BatchBuilder>();
     assert_eq!(size_of::<Record>(), 16);
 }
+
+#[test]
+fn b124_timestamps_that_alternate_between_1970_and_today_come_back() {
+    let times = [0, 1_780_000_000_000, 0, 1_780_000_000_000, -1, i64::MAX, 5];
+    let mut builder = BatchBuilder::new(Compression::None);
+    for timestamp in times {
+        builder.append(timestamp, None, Some(b"v"), &[]).unwrap();
+    }
+    let batch = RecordBatch::decode(TopicPartition::new("t", 0), builder.build()).unwrap();
+    let read: Vec<i64> = batch.iter().map(|record| record.timestamp()).collect();
+    assert_eq!(read, times);
+}

@@ -109,7 +109,7 @@ fn a_fetch_of_all_of_them_walks_to_the_fragment_at_its_end() {
 }
 
 #[test]
-fn every_form_a_codec_may_take_is_read() {
+fn b121_b122_every_form_a_codec_may_take_is_read() {
     for line in lines(CODECS) {
         let codec: Compression = line[0].parse().unwrap();
         let expected = if line[2] == "big" { big() } else { small() };
@@ -138,4 +138,13 @@ fn what_a_codec_writes_it_reads() {
             assert_eq!(codec.decompress(&packed[4..], plain.len()), Ok(plain), "{codec}");
         }
     }
+}
+
+#[test]
+fn b121_a_xerial_header_whose_versions_stand_the_wrong_way_round_is_read() {
+    let line = lines(CODECS).find(|line| line[1] == "xerial-blocks-of-300").unwrap();
+    let mut packed = unhex(line[3]);
+    packed[8..12].reverse();
+    packed[12..16].reverse();
+    assert_eq!(Compression::Snappy.decompress(&packed, small().len()), Ok(small()));
 }

@@ -129,7 +129,7 @@ async fn what_the_broker_does_not_speak_is_refused_here_and_keeps_the_connection
 }
 
 #[tokio::test]
-async fn a_restarted_node_is_found_at_its_new_address() {
+async fn b115_a_restarted_node_is_found_at_its_new_address() {
     let old = echo().await;
     let new = echo().await;
     let config = ClientConfig::new(format!("{},{}", old.address(), new.address()))

@@ -180,3 +180,22 @@ impl Future for Delivery {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b185_nothing_is_kept_of_deliveries_that_were_dropped() {
+        let fate = BatchFate::new(TopicPartition::new("t", 0));
+        let kept = Arc::downgrade(&fate);
+        let mut context = Context::from_waker(Waker::noop());
+        for index in 0..1000 {
+            let mut delivery = Delivery::new(fate.clone(), index, 0);
+            assert!(Pin::new(&mut delivery).poll(&mut context).is_pending());
+        }
+        let outcome = Ok(Written { base_offset: Some(0), append_time: None });
+        BatchFate::tell(Completion { token: fate, first: 0, count: 1000, outcome });
+        assert!(kept.upgrade().is_none(), "the batch itself is the last to hold it");
+    }
+}

@@ -7,6 +7,8 @@
 // Each test file uses another part of this, and helpers of tests may fail by panicking.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod group;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -92,6 +94,7 @@ struct Inner {
     log_append_time: i64,
     host: String,
     port: u16,
+    hang_up: Arc<Notify>,
 }
 
 /// The peer. Dropping it closes everything.
@@ -240,6 +243,11 @@ impl Peer {
         self.inner().seen.iter().filter(|(seen, ..)| *seen == key).count()
     }
 
+    /// Closes every connection that waits for a request, as a broker does with idle ones.
+    pub fn hang_up(&self) {
+        self.inner().hang_up.notify_waiters();
+    }
+
     pub fn connections(&self) -> usize {
         self.inner().connections
     }
@@ -268,6 +276,7 @@ impl Peer {
 }
 
 async fn serve(inner: Arc<Mutex<Inner>>, mut socket: impl AsyncRead + AsyncWrite + Unpin) {
+    let hang_up = inner.lock().unwrap().hang_up.clone();
     let decoder = FrameDecoder::new(256 << 20);
     let mut buffer = BytesMut::new();
     loop {
@@ -276,9 +285,12 @@ async fn serve(inner: Arc<Mutex<Inner>>, mut socket: impl AsyncRead + AsyncWrite
                 return;
             }
         }
-        match socket.read_buf(&mut buffer).await {
-            Ok(1..) => {}
-            _ => return,
+        let read = tokio::select! {
+            read = socket.read_buf(&mut buffer) => read,
+            () = hang_up.notified() => return,
+        };
+        if !matches!(read, Ok(1..)) {
+            return;
         }
     }
 }

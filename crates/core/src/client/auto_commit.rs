@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seek_takes_back_what_nobody_asked_past() {
+    fn b197_a_seek_takes_back_what_nobody_asked_past() {
         let mut auto = AutoCommit::new(EVERY, true, at(0));
         auto.handed_out(&tp(0), 1, to(10));
         auto.asked();

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_is_the_identity_of_a_node_and_its_address_is_refreshed() {
+    fn b115_the_id_is_the_identity_of_a_node_and_its_address_is_refreshed() {
         let mut view = ClusterView::default();
         let broker =
             |port| MetadataResponseBroker { node_id: 1, host: "h".into(), port, ..Default::default() };

@@ -47,7 +47,7 @@ fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn fnv1a_and_murmur2_equal_the_golden_vectors() {
+fn b214_fnv1a_and_murmur2_equal_the_golden_vectors() {
     for (key, fnv, fnv_partitions, murmur, murmur_partitions) in rows() {
         assert_eq!(fnv1a(key), fnv, "{key:02x?}");
         assert_eq!(murmur2(key).cast_unsigned() & 0x7fff_ffff, murmur, "{key:02x?}");
@@ -58,7 +58,7 @@ fn fnv1a_and_murmur2_equal_the_golden_vectors() {
 }
 
 #[test]
-fn the_two_folds_of_fnv1a_part_ways_exactly_above_the_sign_bit() {
+fn b214_the_two_folds_of_fnv1a_part_ways_exactly_above_the_sign_bit() {
     for (key, fnv, ..) in rows() {
         for count in [3, 7, 1000, i32::MAX] {
             let signed = i64::from(fnv.cast_signed()).abs() % i64::from(count);

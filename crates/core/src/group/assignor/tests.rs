@@ -51,7 +51,7 @@ fn round_robin_deals_in_turn_and_passes_over_who_does_not_want() {
 
 /// B070: of two claims the higher generation is believed.
 #[test]
-fn the_claim_of_the_higher_generation_wins() {
+fn b070_the_claim_of_the_higher_generation_wins() {
     let (mut old, mut new) = (member("a", &["t"]), member("b", &["t"]));
     (old.owned, old.generation) = (vec![TopicPartition::new("t", 0)], 4);
     (new.owned, new.generation) = (vec![TopicPartition::new("t", 0)], 5);
@@ -61,7 +61,7 @@ fn the_claim_of_the_higher_generation_wins() {
 
 /// B070: equal claims invalidate each other, and nobody gets the partition before both have given it up.
 #[test]
-fn equal_claims_are_both_given_up_first() {
+fn b070_equal_claims_are_both_given_up_first() {
     let (mut one, mut two) = (member("a", &["t"]), member("b", &["t"]));
     (one.owned, one.generation) = (vec![TopicPartition::new("t", 0)], 5);
     (two.owned, two.generation) = (vec![TopicPartition::new("t", 0)], 5);
@@ -70,7 +70,7 @@ fn equal_claims_are_both_given_up_first() {
 }
 
 #[test]
-fn claims_of_topics_that_are_gone_and_doubled_ids_do_not_stop_the_leader() {
+fn b070_claims_of_topics_that_are_gone_and_doubled_ids_do_not_stop_the_leader() {
     let mut one = member("a", &["t", "gone", "t"]);
     one.owned =
         vec![TopicPartition::new("gone", 3), TopicPartition::new("t", -1), TopicPartition::new("t", 9)];

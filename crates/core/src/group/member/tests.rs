@@ -4,12 +4,15 @@ use core::time::Duration;
 use std::vec::Vec;
 
 use tramline_wire::messages::find_coordinator_response::Coordinator;
+use tramline_wire::messages::join_group_response::JoinGroupResponseMember;
 use tramline_wire::messages::{
     FindCoordinatorResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse,
 };
 
 use super::*;
+use crate::client::consumer_commits::{CommitFailure, CommitOffset, CommitQueue, CommitResult};
 use crate::client::error_actions::walk;
+use crate::client::retry::Backoff;
 use crate::group::protocol;
 
 /// A member, the last request it sent, and the time.
@@ -283,5 +286,149 @@ fn a_member_that_is_unknown_again_at_its_next_join_waits_before_the_third() {
         stand.answer(id, ResponseBody::Join(JoinGroupResponse { error_code: 25, ..Default::default() }));
         let next = stand.member.next_timeout().filter(|_| stand.member.requests.is_empty());
         assert_eq!(next.is_some_and(|at| at > before + Duration::from_millis(50)), waits);
+    }
+}
+
+fn offset(of: i64) -> CommitOffset {
+    CommitOffset { offset: of, leader_epoch: None, metadata: Str::new(), generation: None }
+}
+
+#[test]
+fn b065_a_commit_during_a_rebalance_keeps_the_member_and_is_made_again_for_what_is_still_owned() {
+    let mut stand = Stand::stable();
+    let partitions = [TopicPartition::new("t", 0), TopicPartition::new("t", 1)];
+    let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
+    let mut queue = CommitQueue::new(Duration::from_secs(60), backoff);
+    let commit = queue.push(partitions.iter().map(|of| (of.clone(), offset(5))).collect(), stand.now);
+    queue.poll_send(stand.now, |_, _| true).unwrap();
+    let context = stand.member.commit_context().unwrap();
+    let verdict = stand.member.commit_failed(stand.now, &context, 27);
+    assert_eq!(verdict, CommitVerdict::RetryAfterRebalance);
+    let again = CommitResult::Retry("a rebalance".into());
+    queue.handle_answer(&partitions.iter().map(|of| (of.clone(), again.clone())).collect(), stand.now);
+    let join = stand.request();
+    let RequestBody::Join(request) = &join.body else { panic!("{join:?}") };
+    assert_eq!(request.member_id, "m1", "the member id is kept");
+    stand.member.requests.push_front(join);
+    stand.joined(2);
+    stand.synced();
+    assert_eq!(stand.member.commit_context().map(|context| context.generation), Some(2));
+    let owned = |of: &TopicPartition, _| stand.member.assignment().contains(of);
+    let sent = queue.poll_send(stand.now + Duration::from_secs(2), owned).unwrap();
+    assert_eq!(sent, [(partitions[0].clone(), offset(5))], "the other one is not owned any more");
+    queue.handle_answer(&[(partitions[0].clone(), CommitResult::Done)].into(), stand.now);
+    let failed = [(partitions[1].clone(), CommitFailure::NotOwned)].into();
+    assert_eq!(queue.poll_done(), Some((commit, failed)));
+}
+
+#[test]
+fn b068_a_heartbeat_of_the_generation_before_that_fails_late_changes_nothing() {
+    for late in [Err(Disconnected), Ok(25), Ok(22), Ok(82)] {
+        let mut stand = Stand::stable();
+        let old = stand.request().id;
+        let context = stand.member.commit_context().unwrap();
+        stand.member.commit_failed(stand.now, &context, 27);
+        stand.joined(2);
+        stand.synced();
+        stand.events();
+        let late = late.map(|error_code| {
+            ResponseBody::Heartbeat(HeartbeatResponse { error_code, ..Default::default() })
+        });
+        stand.member.handle_response(stand.now, old, late);
+        assert_eq!(stand.events(), []);
+        assert!(stand.member.coordinator().is_some() && stand.member.poll_request().is_none());
+        assert_eq!((stand.member.state(), stand.member.generation()), (MemberState::Stable, 2));
+    }
+}
+
+/// A leader of a group in which another member says what this is.
+fn assigned_beside(metadata: bytes::Bytes) -> (Stand, Vec<(Str, Vec<TopicPartition>)>) {
+    let mut stand = Stand::new();
+    stand.found();
+    let join = stand.request();
+    let RequestBody::Join(request) = &join.body else { panic!("{join:?}") };
+    let member = |member_id: &str, metadata| JoinGroupResponseMember {
+        member_id: member_id.into(),
+        metadata,
+        ..Default::default()
+    };
+    let response = JoinGroupResponse {
+        generation_id: 1,
+        protocol_name: Some("cooperative-sticky".into()),
+        leader: "m1".into(),
+        member_id: "m1".into(),
+        members: [member("m1", request.protocols[0].metadata.clone()), member("m2", metadata)].into(),
+        ..Default::default()
+    };
+    stand.answer(join.id, ResponseBody::Join(response));
+    stand.member.handle_metadata(stand.now, &[("t".into(), 2)].into());
+    let sync = stand.request();
+    let RequestBody::Sync(request) = sync.body else { panic!("{sync:?}") };
+    let decoded = |row: &tramline_wire::messages::sync_group_request::SyncGroupRequestAssignment| {
+        (row.member_id.clone(), protocol::decode_assignment(&row.assignment).unwrap())
+    };
+    (stand, request.assignments.iter().map(decoded).collect())
+}
+
+#[test]
+fn b070_a_member_whose_words_cannot_be_read_gets_nothing_and_stops_nobody() {
+    for metadata in [&b""[..], &[0, 9, 255, 255, 255, 255], &[0; 3], &[0xff; 40]] {
+        let (_, assignments) = assigned_beside(bytes::Bytes::from_static(metadata));
+        let partitions = [0, 1].map(|partition| TopicPartition::new("t", partition)).to_vec();
+        assert_eq!(assignments, [("m1".into(), partitions), ("m2".into(), Vec::new())]);
+    }
+}
+
+#[test]
+fn b076_a_rebalance_waits_for_the_rebalance_timeout_and_a_revocation_is_held_no_longer() {
+    let mut config = MemberConfig::new("g");
+    config.rebalance_timeout = Duration::from_secs(10);
+    config.session_timeout = Duration::from_secs(6);
+    config.assignors = [Assignor::Range].into();
+    let mut member = Member::new(config, Seeded::from_number(1));
+    member.subscribe(Instant::ZERO, ["t".into()]);
+    let mut stand = Stand { member, now: Instant::ZERO };
+    stand.found();
+    let join = stand.request();
+    let RequestBody::Join(request) = &join.body else { panic!("{join:?}") };
+    assert_eq!(request.rebalance_timeout_ms, 10_000);
+    let response = JoinGroupResponse {
+        generation_id: 1,
+        protocol_name: Some("range".into()),
+        leader: "other".into(),
+        member_id: "m1".into(),
+        ..Default::default()
+    };
+    stand.answer(join.id, ResponseBody::Join(response));
+    stand.synced();
+    stand.events();
+    let id = stand.request().id;
+    let began = stand.now;
+    stand.answer(id, ResponseBody::Heartbeat(HeartbeatResponse { error_code: 27, ..Default::default() }));
+    let events = stand.events();
+    let [Event::Revoked { deadline, .. }] = &events[..] else { panic!("{events:?}") };
+    assert!(*deadline > began && *deadline < began + Duration::from_secs(10), "{deadline:?}");
+}
+
+#[test]
+fn b199_an_assignment_cut_short_ends_the_member_and_never_means_fewer_partitions() {
+    let whole = protocol::encode_assignment(&[0, 1, 2].map(|of| TopicPartition::new("t", of))).unwrap();
+    for length in 1..whole.len() {
+        let mut stand = Stand::new();
+        stand.found();
+        stand.joined(1);
+        let id = stand.request().id;
+        let assignment = whole.slice(..length);
+        stand.answer(id, ResponseBody::Sync(SyncGroupResponse { assignment, ..Default::default() }));
+        if let Ok(read) = protocol::decode_assignment(&whole.slice(..length)) {
+            assert_eq!(read.len(), 3, "only what comes after the partitions may be missing");
+            continue;
+        }
+        let events = stand.events();
+        assert!(
+            matches!(&events[..], [Event::Failed(MemberError::BrokenPeer { .. })]),
+            "{length}: {events:?}"
+        );
+        assert!(stand.member.assignment().is_empty());
     }
 }

@@ -213,7 +213,7 @@ fn a_member_that_was_silent_for_a_session_loses_everything_and_comes_back() {
 }
 
 #[test]
-fn a_poll_that_expired_leaves_loses_and_joins_again_when_polls_go_on() {
+fn b067_a_poll_that_expired_leaves_loses_and_joins_again_when_polls_go_on() {
     let mut net = quiet();
     let one = net.add(cooperative(), Revoking::AtOnce, &["t"]);
     let two = net.add(cooperative(), Revoking::AtOnce, &["t"]);
@@ -246,7 +246,7 @@ fn a_member_that_leaves_gives_up_first_and_the_others_take_over_at_once() {
 
 /// B073: instance id A restarts within the session timeout, and once with two processes using A.
 #[test]
-fn t173_a_static_member_restarts_without_a_rebalance_and_fences_its_double() {
+fn t173_b073_a_static_member_restarts_without_a_rebalance_and_fences_its_double() {
     let mut net = quiet();
     let mut named = cooperative();
     named.instance_id = Some("A".into());
@@ -273,7 +273,7 @@ fn t173_a_static_member_restarts_without_a_rebalance_and_fences_its_double() {
 
 /// B077: four members become one.
 #[test]
-fn the_last_member_owns_everything_within_session_and_rebalance_time() {
+fn b077_the_last_member_owns_everything_within_session_and_rebalance_time() {
     let mut net = quiet();
     let members = [(); 4].map(|()| net.add(cooperative(), Revoking::AtOnce, &["t"]));
     net.run_for(10 * SECOND);
@@ -448,7 +448,7 @@ fn two_hundred_eager_rebalances_keep_one_owner_for_each_partition() {
 
 /// B064: the generation moves on while a commit is on its way.
 #[test]
-fn t131_a_commit_overtaken_by_a_rebalance_is_retried_and_keeps_the_assignment() {
+fn t131_b064_a_commit_overtaken_by_a_rebalance_is_retried_and_keeps_the_assignment() {
     let mut net = quiet();
     let one = net.add(cooperative(), Revoking::AtOnce, &["t"]);
     settle(&mut net);

@@ -217,7 +217,7 @@ fn a_waiting_batch_times_out_as_not_written_and_a_sent_one_as_possibly_written()
 }
 
 #[test]
-fn retries_wait_with_a_growing_backoff_and_keep_the_bytes() {
+fn b109_b110_retries_wait_with_a_growing_backoff_and_keep_the_bytes() {
     let mut bench = Bench::new(config(), &[1]);
     bench.send(0, "a", 0);
     let mut order = bench.order(0).unwrap();
@@ -237,7 +237,7 @@ fn retries_wait_with_a_growing_backoff_and_keep_the_bytes() {
 }
 
 #[test]
-fn without_idempotence_a_partition_has_one_request_in_flight() {
+fn b106_without_idempotence_a_partition_has_one_request_in_flight() {
     let config = AccumulatorConfig { acks: Acks::Written, idempotent: false, batch_records: 1, ..config() };
     let mut bench = Bench::new(config, &[1, 1]);
     for partition in [0, 0, 1] {
@@ -300,7 +300,7 @@ fn nothing_is_sent_before_the_producer_id_is_known() {
 }
 
 #[test]
-fn routes_by_partition_then_key_then_turn() {
+fn b118_routes_by_partition_then_key_then_turn() {
     let config = AccumulatorConfig { spread: Spread::RoundRobin, ..config() };
     let mut bench = Bench::new(config, &[1, 1, 1]);
     let mut pick = |partition, key| {

@@ -68,7 +68,7 @@ fn out_of_order_behind_a_retry_is_just_retried() {
 }
 
 #[test]
-fn a_real_gap_starts_a_new_epoch_and_renumbers_everything_waiting() {
+fn b101_a_real_gap_starts_a_new_epoch_and_renumbers_everything_waiting() {
     for code in [45, 59, 47] {
         let mut bench = Bench::new(one_by_one(), &[1]);
         let mut flights = pipelined(&mut bench, 0, 3).into_iter();
@@ -89,7 +89,7 @@ fn a_real_gap_starts_a_new_epoch_and_renumbers_everything_waiting() {
 }
 
 #[test]
-fn a_gap_in_one_partition_leaves_the_others_numbers_alone() {
+fn b100_a_gap_in_one_partition_leaves_the_others_numbers_alone() {
     let mut bench = Bench::new(one_by_one(), &[1, 1]);
     let fifth = pipelined(&mut bench, 0, 1).remove(0);
     let twelfth = pipelined(&mut bench, 1, 1).remove(0);
@@ -102,7 +102,7 @@ fn a_gap_in_one_partition_leaves_the_others_numbers_alone() {
 }
 
 #[test]
-fn a_sent_batch_that_is_given_up_forces_a_new_epoch_before_anything_new() {
+fn b097_a_sent_batch_that_is_given_up_forces_a_new_epoch_before_anything_new() {
     let mut bench = Bench::new(one_by_one(), &[1]);
     let flights = pipelined(&mut bench, 0, 1);
     bench.acc.handle_timeout(at(120_000));

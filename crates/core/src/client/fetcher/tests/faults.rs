@@ -174,7 +174,7 @@ fn out_of_range_reaches_the_caller_without_a_reset_policy() {
 }
 
 #[test]
-fn out_of_range_follows_the_reset_policy_and_says_what_was_skipped() {
+fn b209_out_of_range_follows_the_reset_policy_and_says_what_was_skipped() {
     for (policy, to) in [(OffsetReset::Earliest, 1000), (OffsetReset::Latest, 1010)] {
         let config = FetcherConfig { offset_reset: policy, ..Default::default() };
         let mut stand = Stand::configured(config, vec![batch(1000, 10)]);

@@ -67,7 +67,7 @@ fn the_position_is_per_record_and_past_the_batch_with_its_last() {
 }
 
 #[test]
-fn a_chunk_is_bounded_and_the_rest_stays_in_front() {
+fn b196_a_chunk_is_bounded_and_the_rest_stays_in_front() {
     let config = FetcherConfig { max_poll_records: 4, ..Default::default() };
     let mut stand = Stand::configured(config, vec![batch(0, 6), batch(6, 3)]);
     assert_eq!(stand.chunk(), Some((vec![0, 1, 2, 3], 4)));
