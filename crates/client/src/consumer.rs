@@ -26,7 +26,7 @@ pub use builder::ConsumerBuilder;
 pub use error::{BuildConsumerError, CommitError, ConsumeError, OffsetsError, SeekError, StoreOffsetError};
 pub use events::{Event, Events, Revocation};
 pub use tramline_core::client::consumer_commits::CommitFailure;
-pub use tramline_core::client::fetcher::{FetchError, Fetched, OffsetReset};
+pub use tramline_core::client::fetcher::{FetchError, Fetched, IsolationLevel, OffsetReset};
 pub use tramline_core::group::assignor::Assignor;
 pub use types::{CommitMode, GroupMetadata, OffsetAndMetadata, StartOffset};
 

@@ -38,7 +38,12 @@ pub(crate) fn our_versions<R: Request>() -> VersionRange {
         ApiKey::OffsetCommit | ApiKey::OffsetFetch => 9,
         _ => R::MAX_VERSION,
     };
-    VersionRange::new(R::MIN_VERSION, R::MAX_VERSION.min(newest))
+    // Before version 3 brokers answer this to other brokers only.
+    let oldest = match R::KEY {
+        ApiKey::OffsetForLeaderEpoch => 3,
+        _ => R::MIN_VERSION,
+    };
+    VersionRange::new(oldest, R::MAX_VERSION.min(newest))
 }
 
 /// A request whose content may depend on the version that is spoken.

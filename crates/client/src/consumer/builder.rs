@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tramline_core::client::fetcher::{FetcherConfig, OffsetReset};
+use tramline_core::client::fetcher::{FetcherConfig, IsolationLevel, OffsetReset};
 use tramline_core::group::member::MemberConfig;
 use tramline_wire::{Str, TopicPartition};
 
@@ -167,6 +167,23 @@ impl ConsumerBuilder {
     #[must_use]
     pub fn offset_reset(mut self, offset_reset: OffsetReset) -> Self {
         self.settings.offset_reset = Some(offset_reset);
+        self
+    }
+
+    /// What is seen of transactions. Default: every record, as in Kafka. With
+    /// [`ReadCommitted`](IsolationLevel::ReadCommitted) nothing is read past the oldest transaction that is still open, and
+    /// ends ([`end_offsets`](Consumer::end_offsets), [`lag`](Consumer::lag)) are counted up to there.
+    #[must_use]
+    pub fn isolation_level(mut self, isolation_level: IsolationLevel) -> Self {
+        self.settings.fetcher.isolation_level = isolation_level;
+        self
+    }
+
+    /// Whether brokers are told only what changed since the last fetch (fetch sessions), where they can. Default: yes. Off,
+    /// every fetch names every partition: larger requests, and nothing for a broker to remember.
+    #[must_use]
+    pub fn fetch_sessions(mut self, fetch_sessions: bool) -> Self {
+        self.settings.fetcher.fetch_sessions = fetch_sessions;
         self
     }
 

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant as TokioInstant;
-use tramline_core::client::fetcher::{FetchTicket, FetcherEvent, FetcherRequest, LookupTicket};
+use tramline_core::client::fetcher::{EpochTicket, FetchTicket, FetcherEvent, FetcherRequest, LookupTicket};
 use tramline_wire::Str;
-use tramline_wire::messages::{FetchResponse, ListOffsetsResponse};
+use tramline_wire::messages::{FetchResponse, ListOffsetsResponse, OffsetForLeaderEpochResponse};
 
 use super::shared::{Life, Pending, Shared};
 use crate::cluster::{Cluster, Target};
+use crate::error::CallError;
 
 /// Longer than any deadline: "nothing is due".
 pub(super) const FAR: Duration = Duration::from_secs(3600);
@@ -19,7 +20,12 @@ pub(super) const FAR: Duration = Duration::from_secs(3600);
 enum Done {
     Fetch(FetchTicket, Option<FetchResponse>),
     Lookup(LookupTicket, Option<ListOffsetsResponse>),
-    Metadata { answered: bool },
+    Epochs(EpochTicket, Option<OffsetForLeaderEpochResponse>),
+    /// The broker does not speak of epochs.
+    NoEpochs(EpochTicket),
+    Metadata {
+        answered: bool,
+    },
 }
 
 /// Runs until the consumer closes. Dropping the exchanges under way abandons their answers, nothing else.
@@ -83,6 +89,16 @@ async fn exchange(cluster: Cluster, request: FetcherRequest) -> Done {
                 answer.inspect_err(|error| tracing::debug!(node, %error, "lookup failed")).ok(),
             )
         }
+        FetcherRequest::Epochs { node, request, ticket } => {
+            match cluster.call(Target::NodeControl(node), request).await {
+                Ok(answer) => Done::Epochs(ticket, Some(answer)),
+                Err(CallError::Unsupported(_)) => Done::NoEpochs(ticket),
+                Err(error) => {
+                    tracing::debug!(node, %error, "question about epochs failed");
+                    Done::Epochs(ticket, None)
+                }
+            }
+        }
         FetcherRequest::Metadata { topics } => refresh(cluster, topics).await,
         // The enum may grow; what is not understood cannot be sent.
         _ => Done::Metadata { answered: false },
@@ -102,15 +118,24 @@ fn apply(shared: &Arc<Shared>, cluster: &Cluster, done: Done) {
     match done {
         Done::Fetch(ticket, answer) => state.fetcher.handle_fetch(ticket, answer, now),
         Done::Lookup(ticket, answer) => state.fetcher.handle_list_offsets(ticket, answer, now),
+        Done::Epochs(ticket, answer) => state.fetcher.handle_epochs(ticket, answer, now),
+        Done::NoEpochs(ticket) => state.fetcher.epochs_unsupported(ticket),
         Done::Metadata { answered } => {
             let view = answered.then(|| cluster.metadata());
             state.fetcher.handle_metadata(view.as_deref(), now);
         }
     }
     while let Some(event) = state.fetcher.poll_event() {
-        if let FetcherEvent::Reset { topic_partition, from, to } = event {
-            tracing::warn!(%topic_partition, ?from, to, "position was not in the log, moved by the reset policy");
-            state.publish(Pending::Reset { topic_partition, from, to });
+        match event {
+            FetcherEvent::Reset { topic_partition, from, to } => {
+                tracing::warn!(%topic_partition, ?from, to, "position was not in the log, moved by the reset policy");
+                state.publish(Pending::Reset { topic_partition, from, to });
+            }
+            FetcherEvent::NewLeader { topic_partition, leader, node } => {
+                cluster.leader_hints(&[(topic_partition, leader)], node.into_iter().collect());
+            }
+            // The enum may grow; nothing depends on being told.
+            _ => {}
         }
     }
     state.wake_readers();

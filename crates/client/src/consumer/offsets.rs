@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant as TokioInstant;
 use tramline_core::client::consumer_commits::{CommitFailure, CommitId, CommitOffset, CommitQueue};
 use tramline_core::client::error_actions::{Action, Operation, action};
-use tramline_core::client::fetcher::OffsetSpec;
+use tramline_core::client::fetcher::{IsolationLevel, OffsetSpec};
 use tramline_core::client::retry::Backoff;
 use tramline_wire::messages::ListOffsetsResponse;
 use tramline_wire::messages::list_offsets_request::{
@@ -100,6 +100,7 @@ impl Shared {
         partitions: &[TopicPartition],
         spec: OffsetSpec,
     ) -> Result<BTreeMap<TopicPartition, i64>, OffsetsError> {
+        let isolation = self.settings.fetcher.isolation_level;
         let mut found = BTreeMap::new();
         let mut patience = Patience::new(self, cluster);
         loop {
@@ -111,7 +112,7 @@ impl Shared {
                 }
             }
             for (node, wanted) in by_leader {
-                match cluster.call(Target::NodeControl(node), list_request(&wanted, spec)).await {
+                match cluster.call(Target::NodeControl(node), list_request(&wanted, spec, isolation)).await {
                     Ok(answer) => last = take_offsets(answer, &mut found)?.unwrap_or(last),
                     Err(error) => last = error.to_string(),
                 }
@@ -227,7 +228,11 @@ fn settled(
     Ok(again.map_or(Ok(offsets), Err))
 }
 
-fn list_request(wanted: &[(TopicPartition, i32)], spec: OffsetSpec) -> ListOffsetsRequest {
+fn list_request(
+    wanted: &[(TopicPartition, i32)],
+    spec: OffsetSpec,
+    isolation: IsolationLevel,
+) -> ListOffsetsRequest {
     let mut topics: Vec<ListOffsetsTopic> = Vec::new();
     for (topic_partition, epoch) in wanted {
         let partition = ListOffsetsPartition {
@@ -241,7 +246,12 @@ fn list_request(wanted: &[(TopicPartition, i32)], spec: OffsetSpec) -> ListOffse
                 .push(ListOffsetsTopic { name: topic_partition.topic.clone(), partitions: vec![partition] }),
         }
     }
-    ListOffsetsRequest { replica_id: -1, topics, ..Default::default() }
+    ListOffsetsRequest {
+        replica_id: -1,
+        isolation_level: isolation.wire_level(),
+        topics,
+        ..Default::default()
+    }
 }
 
 /// Takes the offsets over; the last error because of which to ask again.

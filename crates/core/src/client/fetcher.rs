@@ -6,18 +6,23 @@
 //!
 //! What holds in every state:
 //! - A position moves only when something is handed out or passed over for good (control records, compacted gaps).
+//! - A position whose leader epoch is known is asked for only when the leader in office has confirmed it; where the log
+//!   was cut below it the reset policy decides.
 //! - One fetch per leader is under way at a time; the answer counts for a partition only if it was neither sought,
 //!   reassigned nor emptied since.
 //! - A paused or withheld partition hands out nothing, from the call on; what it has buffered is kept.
 //! - Errors come out in the order of the offsets: everything before the damage is handed out first.
 
 mod answer;
+mod isolation;
 mod partition;
 mod plan;
+mod session;
 mod take;
 #[cfg(test)]
 mod tests;
 mod types;
+mod validate;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -25,16 +30,21 @@ use alloc::vec::Vec;
 use tramline_wire::TopicPartition;
 
 pub use plan::{FetchTicket, FetcherRequest, LookupTicket};
-pub use types::{FetchError, Fetched, FetcherConfig, OffsetReset, OffsetSpec, Position, Start};
+pub use types::{
+    FetchError, Fetched, FetcherConfig, IsolationLevel, OffsetReset, OffsetSpec, Position, Start,
+};
+pub use validate::EpochTicket;
 
+use crate::client::metadata::{Leader, Node};
 use crate::time::Instant;
 use partition::{Partition, Phase, Tail};
+use session::Session;
 
 /// Something the caller may want to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FetcherEvent {
-    /// A position that could not be read was moved by the reset policy.
+    /// A position that could not be read, or below which the log was cut, was moved by the reset policy.
     Reset {
         /// The partition.
         topic_partition: TopicPartition,
@@ -42,6 +52,16 @@ pub enum FetcherEvent {
         from: Option<i64>,
         /// Where reading goes on.
         to: i64,
+    },
+    /// A broker said, with an error, who leads a partition. The fetcher goes by it already; whoever keeps the view of the
+    /// cluster should too, before the next request is sent.
+    NewLeader {
+        /// The partition.
+        topic_partition: TopicPartition,
+        /// Its leader, under a newer epoch than the one known.
+        leader: Leader,
+        /// Where that broker is reached, if told.
+        node: Option<Node>,
     },
 }
 
@@ -52,6 +72,8 @@ pub struct Fetcher {
     partitions: BTreeMap<TopicPartition, Partition>,
     /// Brokers with a fetch under way.
     in_flight: BTreeSet<i32>,
+    /// What each broker remembers of our last fetch.
+    sessions: BTreeMap<i32, Session>,
     /// Bytes buffered for what the last fetch to each broker left out, and since when they are the same.
     left_out: BTreeMap<i32, (usize, Instant)>,
     /// A caller has polled an empty buffer and nothing was handed out since.
@@ -76,6 +98,7 @@ impl Fetcher {
             config,
             partitions: BTreeMap::new(),
             in_flight: BTreeSet::new(),
+            sessions: BTreeMap::new(),
             left_out: BTreeMap::new(),
             demand: false,
             news: false,

@@ -1,7 +1,8 @@
 //! What is known of the cluster: nodes, topics, leaders; and when to ask again.
 //!
-//! Knowledge never goes backwards: a partition row with an older leader epoch than the one known for the same topic id
-//! comes from a node that lags, and is dropped. A topic under a new id is another topic and is adopted whole. A topic
+//! Knowledge does not go backwards: a partition row with an older leader epoch than the one known for the same topic id
+//! comes from a node that lags, and is dropped. Told nothing else many times in a row it is believed all the same: a cluster
+//! that was restored from older metadata has gone back, and would never be reached again. A topic under a new id is another topic and is adopted whole. A topic
 //! that an answer calls unknown keeps its partitions (nodes that restart forget for a moment) and carries the error.
 
 use alloc::collections::BTreeMap;
@@ -87,7 +88,12 @@ pub struct ClusterView {
     pub nodes: BTreeMap<i32, Node>,
     /// The topics by name: those that were asked for.
     pub topics: BTreeMap<Str, TopicView>,
+    /// How many rows in a row were dropped as older.
+    dropped: BTreeMap<TopicPartition, u8>,
 }
+
+/// So many older rows in a row are not from a node that lags.
+const BELIEVED_AFTER: u8 = 10;
 
 impl ClusterView {
     /// Takes over what a node answered. Rows older than what is known are dropped.
@@ -132,17 +138,26 @@ impl ClusterView {
             known.id = row.topic_id;
         }
         known.is_internal = row.is_internal;
+        let dropped = &mut self.dropped;
         known.partitions = row
             .partitions
             .iter()
             .filter(|p| p.partition_index >= 0)
             .map(|p| {
                 let fresh = partition_view(p);
+                let partition = TopicPartition { topic: name.clone(), partition: fresh.partition };
                 let before = old.iter().find(|o| o.partition == fresh.partition);
-                match before {
-                    Some(before) if same_topic && is_older(&fresh, before) => before.clone(),
-                    _ => fresh,
+                let Some(before) = before.filter(|before| same_topic && is_older(&fresh, before)) else {
+                    dropped.remove(&partition);
+                    return fresh;
+                };
+                let times = dropped.entry(partition).or_default();
+                *times += 1;
+                if *times < BELIEVED_AFTER {
+                    return before.clone();
                 }
+                *times = 0;
+                fresh
             })
             .collect();
         known.partitions.sort_by_key(|p| p.partition);
@@ -302,6 +317,23 @@ mod tests {
         assert_eq!(leader(&view, 1), (2, 6));
         view.update(&answer("t", id(1), vec![row(0, 3, 5)]), false);
         assert_eq!(leader(&view, 0), (3, 5), "the same epoch may be described again");
+    }
+
+    #[test]
+    fn b091_an_epoch_that_stays_lower_is_believed_in_the_end_and_one_newer_row_starts_the_count_anew() {
+        let mut view = ClusterView::default();
+        view.update(&answer("t", id(1), vec![row(0, 1, 5)]), false);
+        let older = answer("t", id(1), vec![row(0, 2, 4)]);
+        for _ in 1..BELIEVED_AFTER {
+            view.update(&older, false);
+        }
+        view.update(&answer("t", id(1), vec![row(0, 1, 5)]), false);
+        for _ in 1..BELIEVED_AFTER {
+            view.update(&older, false);
+            assert_eq!(leader(&view, 0), (1, 5));
+        }
+        view.update(&older, false);
+        assert_eq!(leader(&view, 0), (2, 4));
     }
 
     #[test]

@@ -1,92 +1,163 @@
 //! What comes back: batches into the buffer, errors into actions.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
 use tramline_wire::batch::batches;
-use tramline_wire::messages::fetch_response::{FetchResponse, PartitionData};
+use tramline_wire::messages::fetch_response::{FetchResponse, NodeEndpoint, PartitionData};
 use tramline_wire::messages::list_offsets_response::{ListOffsetsPartitionResponse, ListOffsetsResponse};
 use tramline_wire::{ErrorCode, TopicPartition};
 
+use super::isolation::Aborted;
 use super::partition::{Partition, Phase, Tail};
 use super::plan::{Asked, FetchTicket, LookupTicket};
-use super::types::{FetchError, FetcherConfig, OffsetReset, OffsetSpec, Position};
+use super::types::{FetchError, FetcherConfig, IsolationLevel, OffsetReset, OffsetSpec, Position};
 use super::{Fetcher, FetcherEvent};
 use crate::client::error_actions::{Action, Operation, action};
-use crate::client::metadata::{ClusterView, Leader};
+use crate::client::metadata::{ClusterView, Leader, Node};
 use crate::time::Instant;
 
 impl Fetcher {
     /// Takes the answer to a fetch; `None` when there is none (no connection, a timeout, a broken frame).
     pub fn handle_fetch(&mut self, ticket: FetchTicket, response: Option<FetchResponse>, now: Instant) {
         self.in_flight.remove(&ticket.node);
+        let refused = match (&response, self.sessions.get_mut(&ticket.node)) {
+            (Some(response), Some(session)) => !session.answered(ticket.incremental, response),
+            (None, Some(session)) => {
+                session.begin_anew();
+                false
+            }
+            (_, None) => false,
+        };
         let response = response.filter(|response| response.error_code == 0);
-        let Some(response) = response else {
-            for asked in &ticket.asked {
+        let Some(FetchResponse { responses, node_endpoints, .. }) = response else {
+            for asked in ticket.asked.iter().filter(|_| !refused) {
                 self.failed(&asked.topic_partition, asked.epoch, now);
             }
             return;
         };
-        for topic in response.responses {
+        let mut left: Vec<Option<&Asked>> = ticket.asked.iter().map(Some).collect();
+        for topic in responses {
             for data in topic.partitions {
-                let found = ticket.asked.iter().find(|asked| {
+                let is_meant = |asked: &Asked| {
                     asked.topic_partition.partition == data.partition_index
                         && if topic.topic.is_empty() {
                             asked.topic_id == topic.topic_id
                         } else {
                             asked.topic_partition.topic == topic.topic
                         }
-                });
-                if let Some(asked) = found {
-                    self.answered(asked, data, now);
+                };
+                let found = left.iter_mut().find(|asked| asked.is_some_and(is_meant));
+                match found.and_then(Option::take) {
+                    Some(asked) => self.answered(asked, data, &node_endpoints, now),
+                    // Twice in one answer, or never asked for: what the broker holds is not what we think.
+                    None => self.begin_session_anew(ticket.node),
                 }
             }
         }
+        for asked in left.into_iter().flatten() {
+            let partition = still(&mut self.partitions, asked);
+            if ticket.incremental {
+                // A session's answer leaves out what has neither records nor errors.
+                if let Some(partition) = partition {
+                    partition.served_by(asked);
+                }
+                continue;
+            }
+            // A full answer names everything: this broker is asked again, but not at once.
+            if let Some(partition) = partition {
+                partition.back_off(now, &self.config);
+            }
+            self.begin_session_anew(ticket.node);
+        }
     }
 
-    fn answered(&mut self, asked: &Asked, data: PartitionData, now: Instant) {
+    fn begin_session_anew(&mut self, node: i32) {
+        if let Some(session) = self.sessions.get_mut(&node) {
+            session.begin_anew();
+        }
+    }
+
+    fn answered(&mut self, asked: &Asked, data: PartitionData, endpoints: &[NodeEndpoint], now: Instant) {
         let epoch = self.fresh_epoch();
         let served = self.count();
-        let Some(partition) = self.partitions.get_mut(&asked.topic_partition) else { return };
-        if partition.epoch != asked.epoch || partition.fetch_offset != asked.offset {
-            return;
-        }
-        match ErrorCode::from(data.error_code) {
+        let config = &self.config;
+        let Some(partition) = still(&mut self.partitions, asked) else { return };
+        let code = ErrorCode::from(data.error_code);
+        match code {
             ErrorCode::None => {
-                partition.retry_at = None;
-                partition.attempts = 0;
-                partition.high_watermark = Some(data.high_watermark);
+                partition.served_by(asked);
+                let committed = config.isolation_level == IsolationLevel::ReadCommitted;
+                let stable = committed.then_some(data.last_stable_offset).filter(|&offset| offset >= 0);
+                partition.high_watermark = Some(stable.unwrap_or(data.high_watermark));
+                let diverging = data.diverging_epoch;
+                if diverging.epoch >= 0 && (0..asked.offset).contains(&diverging.end_offset) {
+                    let end = Position { offset: diverging.end_offset, leader_epoch: Some(diverging.epoch) };
+                    return self.truncated(&asked.topic_partition, end, asked.leader_epoch);
+                }
                 let records = data.records.unwrap_or_default();
                 if !records.is_empty() {
                     partition.served = served;
-                    store(partition, asked, records, &self.config, now);
+                    let aborted = Aborted::new(config.isolation_level, data.aborted_transactions);
+                    store(partition, asked, records, aborted, config, now);
                 }
+                return;
             }
-            code => match action(Operation::Fetch, code) {
-                Action::Retry => partition.back_off(now, &self.config),
-                Action::Report => {
-                    let topic_partition = asked.topic_partition.clone();
-                    partition.tail = Some(Tail::Error(FetchError::Refused { topic_partition, code }));
+            ErrorCode::FencedLeaderEpoch | ErrorCode::UnknownLeaderEpoch => partition.validated = None,
+            _ => {}
+        }
+        match action(Operation::Fetch, code) {
+            Action::Retry => partition.ask_again(now, config),
+            Action::Report => {
+                let topic_partition = asked.topic_partition.clone();
+                partition.tail = Some(Tail::Error(FetchError::Refused { topic_partition, code }));
+            }
+            Action::OutOfRange => {
+                partition.tail = Some(Tail::OutOfRange);
+                partition.settle(config.offset_reset, epoch);
+            }
+            _ => {
+                let (node, epoch) = (data.current_leader.leader_id, data.current_leader.leader_epoch);
+                let known = partition.leader.map_or(-1, |leader| leader.epoch);
+                if node >= 0 && epoch > known {
+                    return self.new_leader(asked, Leader { node, epoch }, endpoints, now);
                 }
-                Action::OutOfRange => {
-                    partition.tail = Some(Tail::OutOfRange);
-                    partition.settle(self.config.offset_reset, epoch);
-                }
-                _ => {
-                    partition.leader_stale = true;
-                    partition.back_off(now, &self.config);
-                }
-            },
+                partition.leader_stale = true;
+                partition.back_off(now, config);
+            }
         }
     }
 
-    fn failed(&mut self, topic_partition: &TopicPartition, epoch: u64, now: Instant) {
+    /// A broker that does not lead the partition says who does.
+    fn new_leader(&mut self, asked: &Asked, leader: Leader, endpoints: &[NodeEndpoint], now: Instant) {
+        let Some(partition) = still(&mut self.partitions, asked) else { return };
+        partition.leader = Some(leader);
+        partition.leader_stale = false;
+        // The first hint is followed at once; brokers that send each other's way are asked at a decent pace.
+        if partition.attempts == 0 {
+            partition.attempts = 1;
+        } else {
+            partition.back_off(now, &self.config);
+        }
+        let node = endpoints.iter().find(|row| row.node_id == leader.node).map(|row| Node {
+            id: row.node_id,
+            host: row.host.clone(),
+            port: row.port,
+            rack: row.rack.clone(),
+        });
+        let topic_partition = asked.topic_partition.clone();
+        self.events.push_back(FetcherEvent::NewLeader { topic_partition, leader, node });
+    }
+
+    pub(super) fn failed(&mut self, topic_partition: &TopicPartition, epoch: u64, now: Instant) {
         let Some(partition) = self.partitions.get_mut(topic_partition).filter(|p| p.epoch == epoch) else {
             return;
         };
         if let Phase::Lookup { in_flight, .. } = &mut partition.phase {
             *in_flight = false;
         }
+        partition.validating = false;
         partition.leader_stale = true;
         partition.back_off(now, &self.config);
     }
@@ -107,9 +178,9 @@ impl Fetcher {
                 ));
             }
         }
-        for (topic_partition, epoch) in ticket.asked {
+        for (topic_partition, epoch, leader_epoch) in ticket.asked {
             match answers.iter().find(|(tp, _)| *tp == topic_partition) {
-                Some((_, answer)) => self.looked_up(&topic_partition, epoch, answer, now),
+                Some((_, answer)) => self.looked_up(&topic_partition, (epoch, leader_epoch), answer, now),
                 None => self.failed(&topic_partition, epoch, now),
             }
         }
@@ -118,7 +189,7 @@ impl Fetcher {
     fn looked_up(
         &mut self,
         topic_partition: &TopicPartition,
-        epoch: u64,
+        (epoch, asked_of): (u64, i32),
         answer: &ListOffsetsPartitionResponse,
         now: Instant,
     ) {
@@ -135,7 +206,7 @@ impl Fetcher {
                     partition.stand_at(Position::at(-1));
                     partition.tail = Some(Tail::Error(FetchError::Refused { topic_partition, code }));
                 }
-                Action::Retry => partition.back_off(now, &self.config),
+                Action::Retry => partition.ask_again(now, &self.config),
                 _ => {
                     partition.leader_stale = true;
                     partition.back_off(now, &self.config);
@@ -160,6 +231,7 @@ impl Fetcher {
         partition.retry_at = None;
         partition.attempts = 0;
         partition.stand_at(Position { offset: answer.offset, leader_epoch });
+        partition.validated = Some(asked_of);
     }
 
     /// Takes what metadata says after it was asked for; `None` when it did not answer. Partitions without a leader in it
@@ -207,14 +279,25 @@ impl Fetcher {
     }
 }
 
+/// The partition to which an answer still applies.
+fn still<'a>(
+    partitions: &'a mut BTreeMap<TopicPartition, Partition>,
+    asked: &Asked,
+) -> Option<&'a mut Partition> {
+    let partition = partitions.get_mut(&asked.topic_partition)?;
+    (partition.epoch == asked.epoch && partition.fetch_offset == asked.offset).then_some(partition)
+}
+
 /// The topic is another one under the old name: no offset of the old one means anything.
 fn recreated(partition: &mut Partition, reset: OffsetReset, epoch: u64) {
     if !matches!(partition.phase, Phase::Fetching) {
         return;
     }
     let offset = partition.position.offset;
+    partition.position.leader_epoch = None;
     partition.discard(epoch);
     partition.leader = None;
+    partition.validated = None;
     match reset {
         OffsetReset::None => {
             let topic_partition = partition.topic_partition.clone();
@@ -228,14 +311,25 @@ fn recreated(partition: &mut Partition, reset: OffsetReset, epoch: u64) {
 }
 
 /// Puts the batches of an answer into the buffer and decides what its end means.
-fn store(partition: &mut Partition, asked: &Asked, records: Bytes, config: &FetcherConfig, now: Instant) {
+fn store(
+    partition: &mut Partition,
+    asked: &Asked,
+    records: Bytes,
+    mut aborted: Aborted,
+    config: &FetcherConfig,
+    now: Instant,
+) {
     let topic_partition = || asked.topic_partition.clone();
     let before = partition.fetch_offset;
     let mut whole = false;
     let mut walk = batches(records);
     for batch in walk.by_ref() {
-        let (header, bytes) = match batch {
-            Ok(batch) => batch,
+        let seen = batch.and_then(|(header, bytes)| {
+            let hidden = aborted.hides(&asked.topic_partition, &header, &bytes)?;
+            Ok((header, bytes, hidden))
+        });
+        let (header, bytes, hidden) = match seen {
+            Ok(seen) => seen,
             Err(source) => {
                 let offset = partition.fetch_offset;
                 partition.tail = Some(Tail::Error(FetchError::Corrupt {
@@ -250,11 +344,11 @@ fn store(partition: &mut Partition, asked: &Asked, records: Bytes, config: &Fetc
         if header.last_offset() < partition.fetch_offset {
             continue;
         }
-        if bytes.len() > config.max_bytes {
+        if bytes.len() > config.max_bytes && !hidden {
             exceeds(partition, bytes.len(), config);
             return;
         }
-        partition.push(header, bytes);
+        partition.push(header, bytes, hidden);
     }
     if partition.fetch_offset > before {
         partition.ask_bytes = config.partition_max_bytes.min(config.max_bytes);

@@ -7,9 +7,13 @@ use bytes::Bytes;
 use tramline_wire::batch::{BatchHeader, RecordBatch};
 use tramline_wire::{Record, TopicPartition, Uuid};
 
+use super::plan::Asked;
 use super::types::{FetchError, FetcherConfig, OffsetReset, OffsetSpec, Position};
 use crate::client::metadata::Leader;
 use crate::time::Instant;
+
+/// How often a leader may say "later" before metadata is asked for.
+const PATIENCE: u32 = 3;
 
 /// What a partition is waiting for.
 #[derive(Debug)]
@@ -45,6 +49,12 @@ pub(super) struct Partition {
     pub position: Position,
     /// The next offset to ask for: after everything that is buffered.
     pub fetch_offset: i64,
+    /// The leader epoch of the last record before `fetch_offset`; `None` when unknown.
+    pub fetch_epoch: Option<i32>,
+    /// The leader epoch under which `fetch_offset` is known to be in the log.
+    pub validated: Option<i32>,
+    /// The leader is being asked whether it is.
+    pub validating: bool,
     pub paused: bool,
     /// Its revocation was announced: ours still, but nothing is handed out.
     pub withheld: bool,
@@ -58,10 +68,19 @@ pub(super) struct Partition {
     pub attempts: u32,
     /// When it last got data, as a count of answers: the longest without comes first.
     pub served: u64,
-    pub batches: VecDeque<(BatchHeader, Bytes)>,
+    pub batches: VecDeque<Buffered>,
     pub open: Option<OpenBatch>,
     pub tail: Option<Tail>,
     pub buffered: usize,
+}
+
+/// A batch that waits to be handed out.
+#[derive(Debug)]
+pub(super) struct Buffered {
+    pub header: BatchHeader,
+    bytes: Bytes,
+    /// Its records are passed over: their transaction was aborted.
+    hidden: bool,
 }
 
 /// The batch being handed out record by record.
@@ -86,6 +105,9 @@ impl Partition {
             phase: Phase::Awaiting,
             position: Position::at(-1),
             fetch_offset: -1,
+            fetch_epoch: None,
+            validated: None,
+            validating: false,
             paused: false,
             withheld: false,
             leader: None,
@@ -139,6 +161,8 @@ impl Partition {
         self.tail = None;
         self.buffered = 0;
         self.fetch_offset = self.position.offset;
+        self.fetch_epoch = self.position.leader_epoch;
+        self.validating = false;
         self.retry_at = None;
         self.attempts = 0;
     }
@@ -146,7 +170,26 @@ impl Partition {
     pub(super) fn stand_at(&mut self, position: Position) {
         self.position = position;
         self.fetch_offset = position.offset;
+        self.fetch_epoch = position.leader_epoch;
+        self.validated = None;
+        self.validating = false;
         self.phase = Phase::Fetching;
+    }
+
+    /// The leader answered without an error: the offset it was asked for is in its log.
+    pub(super) fn served_by(&mut self, asked: &Asked) {
+        self.retry_at = None;
+        self.attempts = 0;
+        if asked.leader_epoch >= 0 {
+            self.validated = Some(asked.leader_epoch);
+        }
+    }
+
+    /// The leader says: later. When it says so for long, somebody else may know better (a leader that has not heard of its
+    /// epoch yet soon has; one whose cluster was set back never will).
+    pub(super) fn ask_again(&mut self, now: Instant, config: &FetcherConfig) {
+        self.leader_stale |= self.attempts >= PATIENCE;
+        self.back_off(now, config);
     }
 
     pub(super) fn back_off(&mut self, now: Instant, config: &FetcherConfig) {
@@ -156,10 +199,31 @@ impl Partition {
         self.retry_at = Some(now + pause);
     }
 
-    pub(super) fn push(&mut self, header: BatchHeader, bytes: Bytes) {
+    pub(super) fn push(&mut self, header: BatchHeader, bytes: Bytes, hidden: bool) {
         self.buffered += bytes.len();
         self.fetch_offset = header.last_offset().saturating_add(1);
-        self.batches.push_back((header, bytes));
+        self.fetch_epoch = known_epoch(&header);
+        self.batches.push_back(Buffered { header, bytes, hidden });
+    }
+
+    /// Drops what is buffered at and after `end`, where the log was cut. What is under way becomes stale under `epoch`.
+    pub(super) fn cut(&mut self, end: i64, epoch: u64) {
+        self.epoch = epoch;
+        self.validating = false;
+        self.tail = None;
+        let lost = |header: &BatchHeader| header.last_offset() >= end;
+        if let Some(open) = self.open.take_if(|open| lost(open.batch.header())) {
+            self.buffered -= open.bytes;
+        }
+        while let Some(last) = self.batches.pop_back_if(|last| lost(&last.header)) {
+            self.buffered -= last.bytes.len();
+        }
+        let last = self.batches.back().map(|last| last.header);
+        let last = last.or_else(|| self.open.as_ref().map(|open| *open.batch.header()));
+        (self.fetch_offset, self.fetch_epoch) = match last {
+            Some(header) => (header.last_offset().saturating_add(1), known_epoch(&header)),
+            None => (self.position.offset, self.position.leader_epoch),
+        };
     }
 
     /// Applies the reset policy once everything before the lost offset has been handed out.
@@ -194,9 +258,9 @@ impl Partition {
                 }
                 self.finish_open();
             }
-            let Some((header, bytes)) = self.batches.pop_front() else { return false };
+            let Some(Buffered { header, bytes, hidden }) = self.batches.pop_front() else { return false };
             let len = bytes.len();
-            if header.is_control() {
+            if hidden || header.is_control() {
                 self.buffered -= len;
                 self.pass(&header);
                 continue;
@@ -241,8 +305,11 @@ impl Partition {
     fn pass(&mut self, header: &BatchHeader) {
         let after = header.last_offset().saturating_add(1);
         if after > self.position.offset {
-            let epoch = header.partition_leader_epoch;
-            self.position = Position { offset: after, leader_epoch: (epoch >= 0).then_some(epoch) };
+            self.position = Position { offset: after, leader_epoch: known_epoch(header) };
         }
     }
+}
+
+fn known_epoch(header: &BatchHeader) -> Option<i32> {
+    Some(header.partition_leader_epoch).filter(|&epoch| epoch >= 0)
 }

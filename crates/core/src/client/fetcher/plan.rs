@@ -4,15 +4,18 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use tramline_wire::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic};
+use tramline_wire::messages::fetch_request::{FetchPartition, FetchRequest};
 use tramline_wire::messages::list_offsets_request::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
 };
+use tramline_wire::messages::offset_for_leader_epoch_request::OffsetForLeaderEpochRequest;
 use tramline_wire::{Str, TopicPartition, Uuid};
 
 use super::Fetcher;
 use super::partition::{Partition, Phase};
+use super::session::{Opening, Wanted};
 use super::types::OffsetSpec;
+use super::validate::EpochTicket;
 use crate::client::metadata::Leader;
 use crate::time::Instant;
 
@@ -41,6 +44,16 @@ pub enum FetcherRequest {
         /// What belongs to it.
         ticket: LookupTicket,
     },
+    /// Send to broker `node`; answer with [`Fetcher::handle_epochs`], or with [`Fetcher::epochs_unsupported`] when the broker
+    /// does not speak this.
+    Epochs {
+        /// The leader of every partition in it.
+        node: i32,
+        /// The request, good from version 3 on.
+        request: OffsetForLeaderEpochRequest,
+        /// What belongs to it.
+        ticket: EpochTicket,
+    },
     /// Learn who leads the partitions of these topics; answer with [`Fetcher::handle_metadata`].
     Metadata {
         /// The topics.
@@ -52,6 +65,8 @@ pub enum FetcherRequest {
 #[derive(Debug)]
 pub struct FetchTicket {
     pub(super) node: i32,
+    /// Whether the answer leaves out what has no news.
+    pub(super) incremental: bool,
     pub(super) asked: Vec<Asked>,
 }
 
@@ -62,20 +77,25 @@ pub(super) struct Asked {
     pub topic_id: Uuid,
     pub epoch: u64,
     pub offset: i64,
+    pub leader_epoch: i32,
     pub bytes: usize,
 }
 
 /// What was asked in a lookup.
 #[derive(Debug)]
 pub struct LookupTicket {
-    pub(super) asked: Vec<(TopicPartition, u64)>,
+    /// Each partition, its epoch, and that of its leader.
+    pub(super) asked: Vec<(TopicPartition, u64, i32)>,
 }
 
 impl Fetcher {
     /// The next thing to send, until `None`. Call again after each `handle_*`, after a change of assignment, position or
     /// pause, and when a caller has found nothing to take.
     pub fn poll_request(&mut self, now: Instant) -> Option<FetcherRequest> {
-        self.plan_lookup(now).or_else(|| self.plan_fetch(now)).or_else(|| self.plan_metadata(now))
+        self.plan_lookup(now)
+            .or_else(|| self.plan_epochs(now))
+            .or_else(|| self.plan_fetch(now))
+            .or_else(|| self.plan_metadata(now))
     }
 
     fn plan_lookup(&mut self, now: Instant) -> Option<FetcherRequest> {
@@ -96,11 +116,12 @@ impl Fetcher {
             *in_flight = true;
             let tp = &partition.topic_partition;
             topics.entry(tp.topic.clone()).or_default().push(lookup(tp.partition, leader, *spec));
-            asked.push((tp.clone(), partition.epoch));
+            asked.push((tp.clone(), partition.epoch, leader.epoch));
         }
         let topics =
             topics.into_iter().map(|(name, partitions)| ListOffsetsTopic { name, partitions }).collect();
-        let request = ListOffsetsRequest { replica_id: -1, topics, ..Default::default() };
+        let isolation_level = self.config.isolation_level.wire_level();
+        let request = ListOffsetsRequest { replica_id: -1, isolation_level, topics, ..Default::default() };
         Some(FetcherRequest::ListOffsets { node, request, ticket: LookupTicket { asked } })
     }
 
@@ -116,6 +137,7 @@ impl Fetcher {
             p.may_hand_out()
                 && matches!(p.phase, Phase::Fetching)
                 && p.tail.is_none()
+                && !p.needs_validation()
                 && (p.buffered == 0 || (room > 0 && p.buffered < cap))
                 && !p.is_waiting(now)
         };
@@ -139,20 +161,19 @@ impl Fetcher {
         } else {
             now.saturating_since(since).max(SHORTEST_WAIT).min(self.config.max_wait)
         };
-        let request = self.fetch_request(&chosen, room, wait);
-        let asked = chosen
-            .iter()
-            .map(|p| Asked {
-                topic_partition: p.topic_partition.clone(),
-                topic_id: p.topic_id,
-                epoch: p.epoch,
-                offset: p.fetch_offset,
-                bytes: p.ask_bytes,
-            })
-            .collect();
+        let largest = chosen.iter().map(|p| p.ask_bytes).max().unwrap_or(0);
+        let asked = chosen.iter().map(|p| Asked::of(p)).collect();
+        let wanted = chosen.iter().map(|p| fetch_row(p)).collect();
+        let opening = if self.config.fetch_sessions {
+            self.sessions.entry(node).or_default().next(wanted)
+        } else {
+            Opening::without_session(wanted)
+        };
+        let ticket = FetchTicket { node, incremental: opening.is_incremental(), asked };
+        let request = self.fetch_request(opening, largest, room, wait);
         self.in_flight.insert(node);
         self.left_out.insert(node, (left_out, since));
-        Some(FetcherRequest::Fetch { node, request, ticket: FetchTicket { node, asked } })
+        Some(FetcherRequest::Fetch { node, request, ticket })
     }
 
     /// What is buffered for the partitions of `node` that a fetch leaves out, because they have enough or are paused, and
@@ -170,37 +191,19 @@ impl Fetcher {
         unchanged.copied().unwrap_or((bytes, now))
     }
 
-    fn fetch_request(&self, chosen: &[&Partition], room: usize, wait: Duration) -> FetchRequest {
+    fn fetch_request(&self, opening: Opening, largest: usize, room: usize, wait: Duration) -> FetchRequest {
         let config = &self.config;
-        let largest = chosen.iter().map(|p| p.ask_bytes).max().unwrap_or(0);
         let whole = if room == 0 { config.fetch_max_bytes } else { room.min(config.fetch_max_bytes) };
-        let mut topics: Vec<FetchTopic> = Vec::new();
-        for partition in chosen {
-            let tp = &partition.topic_partition;
-            let part = FetchPartition {
-                partition: tp.partition,
-                current_leader_epoch: partition.leader.map_or(-1, |leader| leader.epoch),
-                fetch_offset: partition.fetch_offset,
-                partition_max_bytes: wire_size(partition.ask_bytes),
-                ..Default::default()
-            };
-            match topics.last_mut().filter(|topic| topic.topic == tp.topic) {
-                Some(topic) => topic.partitions.push(part),
-                None => topics.push(FetchTopic {
-                    topic: tp.topic.clone(),
-                    topic_id: partition.topic_id,
-                    partitions: alloc::vec![part],
-                }),
-            }
-        }
         FetchRequest {
             replica_id: -1,
             max_wait_ms: i32::try_from(wait.as_millis()).unwrap_or(i32::MAX),
             min_bytes: wire_size(config.min_bytes),
             max_bytes: wire_size(whole.max(largest)),
-            session_id: 0,
-            session_epoch: -1,
-            topics,
+            isolation_level: config.isolation_level.wire_level(),
+            session_id: opening.session_id,
+            session_epoch: opening.session_epoch,
+            topics: opening.topics,
+            forgotten_topics_data: opening.forgotten,
             ..Default::default()
         }
     }
@@ -222,6 +225,30 @@ impl Fetcher {
         self.metadata_in_flight = true;
         Some(FetcherRequest::Metadata { topics })
     }
+}
+
+impl Asked {
+    fn of(partition: &Partition) -> Self {
+        Self {
+            topic_partition: partition.topic_partition.clone(),
+            topic_id: partition.topic_id,
+            epoch: partition.epoch,
+            offset: partition.fetch_offset,
+            leader_epoch: partition.leader.map_or(-1, |leader| leader.epoch),
+            bytes: partition.ask_bytes,
+        }
+    }
+}
+
+fn fetch_row(partition: &Partition) -> Wanted {
+    let row = FetchPartition {
+        partition: partition.topic_partition.partition,
+        current_leader_epoch: partition.leader.map_or(-1, |leader| leader.epoch),
+        fetch_offset: partition.fetch_offset,
+        partition_max_bytes: wire_size(partition.ask_bytes),
+        ..Default::default()
+    };
+    Wanted { topic_partition: partition.topic_partition.clone(), topic_id: partition.topic_id, row }
 }
 
 fn lookup(partition_index: i32, leader: Leader, spec: OffsetSpec) -> ListOffsetsPartition {

@@ -27,7 +27,7 @@ pub enum OffsetReset {
 pub enum OffsetSpec {
     /// The oldest record that is kept.
     Earliest,
-    /// The end of what may be read: the high watermark.
+    /// The end of what may be read: the high watermark, or for readers of committed records the last stable offset.
     Latest,
     /// The first record whose timestamp is this or later (milliseconds since 1970); the end when there is none.
     Timestamp(Timestamp),
@@ -41,6 +41,28 @@ impl OffsetSpec {
             Self::Earliest => -2,
             Self::Latest => -1,
             Self::Timestamp(timestamp) => timestamp,
+        }
+    }
+}
+
+/// What a reader sees of transactions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IsolationLevel {
+    /// Every record, also those of transactions that are open or were aborted.
+    #[default]
+    ReadUncommitted,
+    /// Records outside of transactions and those of committed ones, up to the oldest transaction that is still open.
+    ReadCommitted,
+}
+
+impl IsolationLevel {
+    /// The number that stands for it in requests.
+    #[must_use]
+    pub const fn wire_level(self) -> i8 {
+        match self {
+            Self::ReadUncommitted => 0,
+            Self::ReadCommitted => 1,
         }
     }
 }
@@ -112,6 +134,10 @@ pub struct FetcherConfig {
     pub max_poll_records: usize,
     /// What to do about a position outside of the log.
     pub offset_reset: OffsetReset,
+    /// What is seen of transactions.
+    pub isolation_level: IsolationLevel,
+    /// Whether to name only what changed since the last fetch to the same broker (fetch sessions), where the broker can.
+    pub fetch_sessions: bool,
     /// The first pause before a failed request is repeated; it doubles up to `retry_backoff_max`.
     pub retry_backoff: Duration,
     /// The longest such pause.
@@ -129,6 +155,8 @@ impl Default for FetcherConfig {
             max_wait: Duration::from_millis(500),
             max_poll_records: 500,
             offset_reset: OffsetReset::None,
+            isolation_level: IsolationLevel::ReadUncommitted,
+            fetch_sessions: true,
             retry_backoff: Duration::from_millis(100),
             retry_backoff_max: Duration::from_secs(1),
         }
@@ -147,6 +175,19 @@ pub enum FetchError {
         topic_partition: TopicPartition,
         /// The position that is not in the log.
         offset: i64,
+    },
+    /// The log was cut below the position: a leader was elected that lacks records which were handed out already. No
+    /// reset policy says where to go instead.
+    #[error(
+        "{topic_partition}: the log was cut at offset {diverging_offset}, records up to {offset} were read before"
+    )]
+    Truncated {
+        /// The partition.
+        topic_partition: TopicPartition,
+        /// The position, which has not moved.
+        offset: i64,
+        /// Where the log parts from what was read: the first offset that may hold another record now.
+        diverging_offset: i64,
     },
     /// There is no position to start at (nothing committed), and no reset policy says where to begin.
     #[error("{topic_partition}: no committed offset and no reset policy")]
@@ -212,6 +253,7 @@ impl FetchError {
     pub const fn topic_partition(&self) -> &TopicPartition {
         match self {
             Self::OffsetOutOfRange { topic_partition, .. }
+            | Self::Truncated { topic_partition, .. }
             | Self::NoPosition { topic_partition }
             | Self::TopicRecreated { topic_partition, .. }
             | Self::RecordExceedsMaxBytes { topic_partition, .. }
@@ -226,6 +268,7 @@ impl FetchError {
     pub const fn offset(&self) -> Option<i64> {
         match self {
             Self::OffsetOutOfRange { offset, .. }
+            | Self::Truncated { offset, .. }
             | Self::TopicRecreated { offset, .. }
             | Self::RecordExceedsMaxBytes { offset, .. }
             | Self::Corrupt { offset, .. }

@@ -61,6 +61,7 @@ fn run(seed: u64) {
         ..Default::default()
     };
     let mut stand = Stand::new(config);
+    stand.session = seeded.percent(60).then(Remembered::default);
     let mut model = Model { visible: BTreeMap::new(), from: BTreeMap::new(), paused: BTreeMap::new() };
     for partition in 0..3 {
         let (batches, visible) = random_log(&mut seeded);
@@ -74,7 +75,7 @@ fn run(seed: u64) {
     let mut under_way = Vec::new();
     for _ in 0..400 {
         let partition = i32::try_from(seeded.below(3)).unwrap();
-        match seeded.below(14) {
+        match seeded.below(15) {
             0..=3 => take(&mut stand, &mut model, seeded.percent(50), seed),
             4..=6 => under_way.extend(stand.next_fetch()),
             7..=9 if !under_way.is_empty() => {
@@ -105,6 +106,12 @@ fn run(seed: u64) {
                 let to = model.from[&partition];
                 stand.fetcher.assign(tp(partition), 2, Start::Offset(Position::at(to)));
                 model.paused.insert(partition, false);
+            }
+            13 if seeded.percent(10) => {
+                // The brokers forget.
+                if let Some(remembered) = &mut stand.session {
+                    remembered.sessions.clear();
+                }
             }
             _ => {
                 stand.now += Duration::from_millis(seeded.below(500));

@@ -125,7 +125,8 @@ fn a_fetch_carries_exactly_what_was_configured() {
     stand.fetcher.take_record();
     let (request, _) = stand.next_fetch().unwrap();
     assert_eq!((request.min_bytes, request.max_wait_ms, request.max_bytes), (17, 1234, 60_000));
-    assert_eq!((request.session_id, request.session_epoch, request.replica_id), (0, -1, -1));
+    assert_eq!((request.session_id, request.session_epoch, request.replica_id), (0, 0, -1));
+    assert_eq!(request.isolation_level, 0);
     let part = &request.topics[0].partitions[0];
     assert_eq!((part.fetch_offset, part.partition_max_bytes, part.current_leader_epoch), (0, 5_000, 3));
     assert!(!request.topics[0].topic_id.is_zero());

@@ -8,11 +8,17 @@ use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use tramline_wire::batch::{BatchBuilder, set_base_offset_and_epoch};
 use tramline_wire::checksum::crc32c;
-use tramline_wire::messages::fetch_response::{FetchResponse, FetchableTopicResponse, PartitionData};
+use tramline_wire::messages::fetch_request::{FetchPartition, FetchTopic};
+use tramline_wire::messages::fetch_response::{
+    AbortedTransaction, FetchResponse, FetchableTopicResponse, PartitionData,
+};
 use tramline_wire::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsResponse, ListOffsetsTopicResponse,
 };
-use tramline_wire::messages::{FetchRequest, ListOffsetsRequest};
+use tramline_wire::messages::offset_for_leader_epoch_response::{
+    EpochEndOffset, OffsetForLeaderEpochResponse, OffsetForLeaderTopicResult,
+};
+use tramline_wire::messages::{FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest};
 use tramline_wire::{Compression, ErrorCode, Str, TopicPartition, Uuid};
 
 use super::super::*;
@@ -42,9 +48,31 @@ pub(super) fn batch_of(base: i64, count: i64, size: usize) -> Bytes {
 }
 
 fn placed(batch: &[u8], base: i64) -> Bytes {
+    under(batch, base, 3)
+}
+
+/// The batch at `base`, written under a leader of this epoch.
+pub(super) fn under(batch: &[u8], base: i64, leader_epoch: i32) -> Bytes {
     let mut bytes = BytesMut::from(batch);
-    set_base_offset_and_epoch(&mut bytes, base, 3);
+    set_base_offset_and_epoch(&mut bytes, base, leader_epoch);
     bytes.freeze()
+}
+
+/// Two records from `base`, in a transaction of `producer`.
+pub(super) fn in_transaction(base: i64, producer: i64) -> Bytes {
+    let mut builder = BatchBuilder::new(Compression::Gzip);
+    for offset in base..base + 2 {
+        builder.append(1_000 + offset, None, Some(b"in a transaction"), &[]).unwrap();
+    }
+    placed(&builder.producer(producer, 0, 0).transactional(true).build(), base)
+}
+
+/// The record that ends a transaction of `producer`.
+pub(super) fn end_of_transaction(base: i64, producer: i64, committed: bool) -> Bytes {
+    let mut builder = BatchBuilder::new(Compression::None);
+    let key = [0, 0, 0, u8::from(committed)];
+    builder.append(1_000 + base, Some(&key), Some(&[0; 6]), &[]).unwrap();
+    placed(&builder.producer(producer, 0, -1).transactional(true).control(true).build(), base)
 }
 
 fn reseal(mut bytes: BytesMut) -> Bytes {
@@ -89,11 +117,29 @@ pub(super) struct Log {
     pub error: Option<ErrorCode>,
     /// Answered byte for byte instead of what the limits allow, once.
     pub raw: Option<Bytes>,
+    /// Each leader epoch and the first offset under it; empty: epoch 3 from the start.
+    pub epochs: Vec<(i32, i64)>,
+    /// Transactions that were aborted.
+    pub aborted: Vec<AbortedTransaction>,
+    /// Where the oldest open transaction begins.
+    pub open_from: Option<i64>,
 }
 
 impl Log {
     pub(super) fn end(&self) -> i64 {
         self.batches.last().map_or(self.start, |batch| last_offset(batch) + 1)
+    }
+
+    /// Where an epoch ends, as Kafka says it.
+    fn end_of(&self, epoch: i32) -> (i32, i64) {
+        let first = [(3, self.start)];
+        let epochs = if self.epochs.is_empty() { &first[..] } else { &self.epochs };
+        match epochs.iter().position(|(known, _)| *known > epoch) {
+            None if epochs.last().is_some_and(|(last, _)| *last == epoch) => (epoch, self.end()),
+            None => (-1, -1),
+            Some(0) => (epoch, epochs[0].1),
+            Some(next) => (epochs[next - 1].0, epochs[next].1),
+        }
     }
 
     /// As a broker reads: whole batches up to `max`, but the first one in any case when `first`.
@@ -110,8 +156,29 @@ impl Log {
     }
 }
 
+/// What the pretended brokers remember of the fetcher, by session.
+#[derive(Debug, Default)]
+pub(super) struct Remembered {
+    ids: i32,
+    pub sessions: BTreeMap<i32, Session>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    epoch: i32,
+    partitions: Vec<(Uuid, FetchPartition)>,
+    /// Which high watermark was told last.
+    told: BTreeMap<i32, i64>,
+}
+
 pub(super) struct Stand {
     pub fetcher: Fetcher,
+    pub leader_epoch: i32,
+    /// Sessions are kept when there is something to keep them in.
+    pub session: Option<Remembered>,
+    /// Whether brokers speak of epochs, and how often they were asked to.
+    pub knows_epochs: bool,
+    pub epochs: usize,
     pub logs: BTreeMap<TopicPartition, Log>,
     pub leaders: BTreeMap<i32, i32>,
     pub topic_id: u8,
@@ -127,6 +194,10 @@ impl Stand {
     pub(super) fn new(config: FetcherConfig) -> Self {
         Self {
             fetcher: Fetcher::new(config),
+            leader_epoch: 3,
+            session: None,
+            knows_epochs: true,
+            epochs: 0,
             logs: BTreeMap::new(),
             leaders: BTreeMap::new(),
             topic_id: 7,
@@ -171,14 +242,16 @@ impl Stand {
         let row = |(&partition, &leader): (&i32, &i32)| PartitionView {
             partition,
             leader: (leader >= 0).then_some(leader),
-            leader_epoch: 3,
+            leader_epoch: self.leader_epoch,
             replicas: Vec::new(),
             in_sync_replicas: Vec::new(),
             error_code: 0,
         };
         let partitions = self.leaders.iter().map(row).collect();
         let topic = TopicView { id: Uuid::from_bytes([self.topic_id; 16]), partitions, ..Default::default() };
-        ClusterView { topics: [(Str::from("t"), topic)].into(), ..Default::default() }
+        let mut view = ClusterView::default();
+        view.topics.insert(Str::from("t"), topic);
+        view
     }
 
     /// The next request that is a fetch; everything else is answered on the way.
@@ -193,6 +266,14 @@ impl Stand {
                     self.lookups += 1;
                     let answer = self.up.then(|| self.answer_lookup(&request));
                     self.fetcher.handle_list_offsets(ticket, answer, self.now);
+                }
+                FetcherRequest::Epochs { ticket, .. } if !self.knows_epochs => {
+                    self.fetcher.epochs_unsupported(ticket);
+                }
+                FetcherRequest::Epochs { request, ticket, .. } => {
+                    self.epochs += 1;
+                    let answer = self.up.then(|| self.answer_epochs(&request));
+                    self.fetcher.handle_epochs(ticket, answer, self.now);
                 }
                 FetcherRequest::Metadata { .. } => {
                     self.metadata += 1;
@@ -226,38 +307,109 @@ impl Stand {
     }
 
     pub(super) fn answer(&mut self, request: &FetchRequest) -> FetchResponse {
+        let mut whole = request.clone();
+        let session = match self.session.as_mut().map(|remembered| remembered.begin(&mut whole)) {
+            Some(Err(code)) => return FetchResponse { error_code: code.code(), ..Default::default() },
+            Some(Ok(id)) => id,
+            None => 0,
+        };
         let mut left = usize::try_from(request.max_bytes).unwrap();
         let mut first = true;
         let mut responses = Vec::new();
-        for topic in &request.topics {
-            let mut partitions = Vec::new();
-            for asked in &topic.partitions {
-                let mut data = PartitionData { partition_index: asked.partition, ..Default::default() };
-                let log = self.logs.get_mut(&tp(asked.partition)).unwrap();
-                data.high_watermark = log.end();
-                data.records = Some(Bytes::new());
-                if let Some(code) = log.error.take() {
-                    data.error_code = code.code();
-                } else if let Some(raw) = log.raw.take() {
-                    data.records = Some(raw);
-                } else if asked.fetch_offset < log.start || asked.fetch_offset > log.end() {
-                    data.error_code = ErrorCode::OffsetOutOfRange.code();
-                } else {
-                    let max = left.min(usize::try_from(asked.partition_max_bytes).unwrap());
-                    let bytes = log.read(asked.fetch_offset, max, first);
-                    left = left.saturating_sub(bytes.len());
-                    first &= bytes.is_empty();
-                    data.records = Some(bytes);
-                }
-                partitions.push(data);
-            }
+        for topic in &whole.topics {
+            let rows = topic.partitions.iter().map(|asked| self.read(request, asked, &mut left, &mut first));
+            let partitions = rows.collect();
             responses.push(FetchableTopicResponse {
                 topic_id: topic.topic_id,
                 partitions,
                 ..Default::default()
             });
         }
-        FetchResponse { responses, ..Default::default() }
+        let mut response = FetchResponse { responses, ..Default::default() };
+        let remembered = self.session.as_mut().and_then(|remembered| remembered.sessions.get_mut(&session));
+        if let Some(session) = remembered {
+            session.tell(request.session_epoch > 0, &mut response);
+        }
+        response.session_id = session;
+        response
+    }
+
+    fn read(
+        &mut self,
+        request: &FetchRequest,
+        asked: &FetchPartition,
+        left: &mut usize,
+        first: &mut bool,
+    ) -> PartitionData {
+        let mut data = PartitionData { partition_index: asked.partition, ..Default::default() };
+        let log = self.logs.get_mut(&tp(asked.partition)).unwrap();
+        data.high_watermark = log.end();
+        data.last_stable_offset = log.open_from.unwrap_or(log.end());
+        data.records = Some(Bytes::new());
+        if let Some(code) = log.error.take() {
+            data.error_code = code.code();
+        } else if (0..self.leader_epoch).contains(&asked.current_leader_epoch) {
+            data.error_code = ErrorCode::FencedLeaderEpoch.code();
+        } else if asked.current_leader_epoch > self.leader_epoch {
+            data.error_code = ErrorCode::UnknownLeaderEpoch.code();
+        } else if let Some(raw) = log.raw.take() {
+            data.records = Some(raw);
+        } else if asked.fetch_offset < log.start || asked.fetch_offset > log.end() {
+            data.error_code = ErrorCode::OffsetOutOfRange.code();
+        } else {
+            if request.isolation_level == 1 {
+                data.aborted_transactions = Some(log.aborted.clone());
+            }
+            let max = (*left).min(usize::try_from(asked.partition_max_bytes).unwrap());
+            let bytes = log.read(asked.fetch_offset, max, *first);
+            *left = left.saturating_sub(bytes.len());
+            *first &= bytes.is_empty();
+            data.records = Some(bytes);
+        }
+        data
+    }
+
+    pub(super) fn answer_epochs(
+        &mut self,
+        request: &OffsetForLeaderEpochRequest,
+    ) -> OffsetForLeaderEpochResponse {
+        assert_eq!(request.replica_id, -1);
+        let mut partitions = Vec::new();
+        for asked in &request.topics[0].partitions {
+            let log = self.logs.get_mut(&tp(asked.partition)).unwrap();
+            let (leader_epoch, end_offset) = log.end_of(asked.leader_epoch);
+            let error_code = match log.error.take() {
+                Some(code) => code.code(),
+                None if asked.current_leader_epoch < self.leader_epoch => ErrorCode::FencedLeaderEpoch.code(),
+                None if asked.current_leader_epoch > self.leader_epoch => {
+                    ErrorCode::UnknownLeaderEpoch.code()
+                }
+                None => 0,
+            };
+            partitions.push(EpochEndOffset {
+                error_code,
+                partition: asked.partition,
+                leader_epoch,
+                end_offset,
+            });
+        }
+        let topic = OffsetForLeaderTopicResult { topic: "t".into(), partitions };
+        OffsetForLeaderEpochResponse { topics: std::vec![topic], ..Default::default() }
+    }
+
+    /// A new leader is elected, and the client hears of it.
+    pub(super) fn elect(&mut self, node: i32) {
+        self.leader_epoch += 1;
+        let partitions: Vec<i32> = self.leaders.keys().copied().collect();
+        for partition in partitions {
+            self.leaders.insert(partition, node);
+            let (epoch, log) = (self.leader_epoch, self.log(partition));
+            if log.epochs.is_empty() {
+                log.epochs.push((3, log.start));
+            }
+            log.epochs.push((epoch, log.end()));
+        }
+        self.fetcher.metadata_changed(&self.view());
     }
 
     fn answer_lookup(&mut self, request: &ListOffsetsRequest) -> ListOffsetsResponse {
@@ -326,5 +478,81 @@ impl Stand {
             }
         }
         panic!("no error came");
+    }
+}
+
+impl Remembered {
+    /// Makes the request name everything its session reads, and gives the session.
+    fn begin(&mut self, request: &mut FetchRequest) -> Result<i32, ErrorCode> {
+        if request.session_epoch <= 0 {
+            self.sessions.remove(&request.session_id);
+            if request.session_epoch < 0 {
+                return Ok(0);
+            }
+            self.ids += 1;
+            let session = Session { epoch: 1, partitions: named(request), ..Default::default() };
+            self.sessions.insert(self.ids, session);
+            return Ok(self.ids);
+        }
+        let session = self.sessions.get_mut(&request.session_id).ok_or(ErrorCode::FetchSessionIdNotFound)?;
+        if session.epoch != request.session_epoch {
+            return Err(ErrorCode::InvalidFetchSessionEpoch);
+        }
+        session.epoch += 1;
+        for topic in &request.forgotten_topics_data {
+            let forgotten = |id: &Uuid, p: &FetchPartition| {
+                *id == topic.topic_id && topic.partitions.contains(&p.partition)
+            };
+            session.partitions.retain(|(id, row)| !forgotten(id, row));
+        }
+        for (id, row) in named(request) {
+            match session.partitions.iter_mut().find(|(i, r)| (*i, r.partition) == (id, row.partition)) {
+                Some(known) => known.1 = row,
+                None => session.partitions.push((id, row)),
+            }
+        }
+        if session.partitions.is_empty() {
+            self.sessions.remove(&request.session_id);
+            request.topics.clear();
+            return Ok(0);
+        }
+        let rows = session.partitions.iter().map(|(topic_id, row)| FetchTopic {
+            topic: Str::new(),
+            topic_id: *topic_id,
+            partitions: std::vec![row.clone()],
+        });
+        request.topics = rows.collect();
+        Ok(request.session_id)
+    }
+}
+
+fn named(request: &FetchRequest) -> Vec<(Uuid, FetchPartition)> {
+    let rows = |topic: &FetchTopic| {
+        let id = topic.topic_id;
+        topic.partitions.iter().map(move |row| (id, row.clone())).collect::<Vec<_>>()
+    };
+    request.topics.iter().flat_map(rows).collect()
+}
+
+impl Session {
+    /// Leaves out what is known, and moves what had data to the end.
+    fn tell(&mut self, incremental: bool, response: &mut FetchResponse) {
+        for topic in &mut response.responses {
+            let told = &mut self.told;
+            let served = &mut self.partitions;
+            topic.partitions.retain(|row| {
+                let mark = if row.error_code == 0 { row.high_watermark } else { -1 };
+                let news = told.insert(row.partition_index, mark) != Some(mark);
+                let has_data = row.records.as_ref().is_some_and(|bytes| !bytes.is_empty());
+                if has_data
+                    && let Some(at) = served.iter().position(|(_, r)| r.partition == row.partition_index)
+                {
+                    let moved = served.remove(at);
+                    served.push(moved);
+                }
+                !incremental || news || has_data || row.error_code != 0
+            });
+        }
+        response.responses.retain(|topic| !topic.partitions.is_empty());
     }
 }
