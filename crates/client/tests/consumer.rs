@@ -162,7 +162,7 @@ async fn the_stream_gives_each_record_once_and_can_be_dropped_in_the_middle() {
 }
 
 #[tokio::test]
-async fn broken_connections_in_the_middle_of_fetches_are_repaired_unseen() {
+async fn b095_broken_connections_in_the_middle_of_fetches_are_repaired_unseen() {
     let peer = peer().await;
     let faults = [
         Reply::Normal,
@@ -200,7 +200,7 @@ async fn nothing_is_fetched_before_somebody_polls() {
 }
 
 #[tokio::test]
-async fn an_oversized_batch_is_reported_and_other_partitions_go_on() {
+async fn b083_an_oversized_batch_is_reported_and_other_partitions_go_on() {
     let peer = peer().await;
     let needed = batch(140).len();
     let start = [(tp(0), StartOffset::At(140)), (tp(1), StartOffset::At(RECORDS - 1))];

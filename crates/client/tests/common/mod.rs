@@ -112,6 +112,7 @@ fn served() -> Vec<(ApiKey, i16, i16)> {
         of::<ProduceRequest>(),
         of::<FetchRequest>(),
         of::<ListOffsetsRequest>(),
+        of::<OffsetForLeaderEpochRequest>(),
         of::<MetadataRequest>(),
         of::<OffsetCommitRequest>(),
         of::<OffsetFetchRequest>(),
@@ -188,6 +189,11 @@ impl Peer {
     /// Makes a topic, or gives it more partitions.
     pub fn topic(&self, name: &str, partitions: usize) {
         self.inner().topics.entry(name.to_owned()).or_default().resize_with(partitions, Stored::default);
+    }
+
+    /// The partition's leader is in office under this epoch.
+    pub fn leader_epoch(&self, name: &str, partition: usize, epoch: i32) {
+        self.inner().topics.get_mut(name).unwrap()[partition].leader_epoch = epoch;
     }
 
     pub fn remove_topic(&self, name: &str) {

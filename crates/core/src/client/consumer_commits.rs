@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_offset_is_refused_and_the_rest_of_the_commit_goes_on() {
+    fn b094_a_negative_offset_is_refused_and_the_rest_of_the_commit_goes_on() {
         let mut queue = queue();
         queue.push(offsets(&[(0, -1), (1, 5)]), at(0));
         assert_eq!(sent(&mut queue, at(0)), Some(vec![(1, 5)]));

@@ -33,7 +33,7 @@ fn an_answer_that_ends_inside_a_header_is_a_fragment_and_no_damage() {
 }
 
 #[test]
-fn a_fragment_alone_is_asked_for_whole() {
+fn b083_a_fragment_alone_is_asked_for_whole() {
     let whole = batch_of(0, 1, 3000);
     let config = FetcherConfig { partition_max_bytes: 500, ..Default::default() };
     let mut stand = Stand::configured(config, vec![whole.clone(), batch(1, 1)]);
@@ -59,7 +59,7 @@ fn a_fragment_too_short_to_say_its_size_doubles_what_is_asked_for() {
 }
 
 #[test]
-fn a_batch_that_can_never_fit_is_reported_with_the_limit_it_needs() {
+fn b083_a_batch_that_can_never_fit_is_reported_with_the_limit_it_needs() {
     let large = batch_of(3, 1, 500);
     let config = FetcherConfig { max_bytes: 500, ..Default::default() };
     let mut stand = Stand::configured(config, vec![batch(0, 3), large.clone()]);
@@ -79,7 +79,7 @@ fn a_batch_that_can_never_fit_is_reported_with_the_limit_it_needs() {
 }
 
 #[test]
-fn a_fragment_of_a_batch_that_can_never_fit_is_reported_too() {
+fn b083_a_fragment_of_a_batch_that_can_never_fit_is_reported_too() {
     let large = batch_of(0, 1, 500);
     let config = FetcherConfig { max_bytes: 500, ..Default::default() };
     let mut stand = Stand::configured(config, vec![large.clone()]);
@@ -92,7 +92,7 @@ fn a_fragment_of_a_batch_that_can_never_fit_is_reported_too() {
 }
 
 #[test]
-fn other_partitions_go_on_beside_one_that_stands_still() {
+fn b083_other_partitions_go_on_beside_one_that_stands_still() {
     let config = FetcherConfig { max_bytes: 500, ..Default::default() };
     let mut stand = Stand::configured(config, vec![batch_of(0, 1, 600)]);
     stand.add(1, vec![batch(0, 3)]);
@@ -174,7 +174,7 @@ fn out_of_range_reaches_the_caller_without_a_reset_policy() {
 }
 
 #[test]
-fn b209_out_of_range_follows_the_reset_policy_and_says_what_was_skipped() {
+fn b094_b209_out_of_range_follows_the_reset_policy_and_says_what_was_skipped() {
     for (policy, to) in [(OffsetReset::Earliest, 1000), (OffsetReset::Latest, 1010)] {
         let config = FetcherConfig { offset_reset: policy, ..Default::default() };
         let mut stand = Stand::configured(config, vec![batch(1000, 10)]);
@@ -258,7 +258,7 @@ fn a_leader_that_is_none_any_more_is_looked_up_again() {
 }
 
 #[test]
-fn transient_errors_never_reset_the_position() {
+fn b079_transient_errors_never_reset_the_position() {
     let config = FetcherConfig { offset_reset: OffsetReset::Earliest, ..Default::default() };
     let mut stand = Stand::new(config);
     stand.add(0, vec![batch(0, 10)]);
@@ -275,7 +275,7 @@ fn transient_errors_never_reset_the_position() {
 }
 
 #[test]
-fn a_failed_lookup_is_repeated_and_never_turned_into_a_reset() {
+fn b079_a_failed_lookup_is_repeated_and_never_turned_into_a_reset() {
     let mut stand = Stand::new(FetcherConfig::default());
     stand.add(0, vec![batch(0, 3)]);
     stand.fetcher.assign(tp(0), 1, Start::Lookup(OffsetSpec::Earliest));
@@ -293,7 +293,7 @@ fn a_failed_lookup_is_repeated_and_never_turned_into_a_reset() {
 }
 
 #[test]
-fn a_broker_that_is_away_is_asked_again_with_growing_pauses() {
+fn b095_a_broker_that_is_away_is_asked_again_with_growing_pauses() {
     let mut stand = Stand::with(vec![batch(0, 3)]);
     stand.fetcher.take_record();
     stand.settle();
@@ -318,7 +318,7 @@ fn a_broker_that_is_away_is_asked_again_with_growing_pauses() {
 }
 
 #[test]
-fn a_recreated_topic_is_noticed_by_its_id() {
+fn b089_a_recreated_topic_is_noticed_by_its_id() {
     for (policy, expected) in [(OffsetReset::None, None), (OffsetReset::Earliest, Some(0))] {
         let config = FetcherConfig { offset_reset: policy, ..Default::default() };
         let mut stand = Stand::configured(config, vec![batch(0, 100)]);
@@ -337,7 +337,7 @@ fn a_recreated_topic_is_noticed_by_its_id() {
 }
 
 #[test]
-fn a_leader_without_epochs_is_read_from() {
+fn b091_a_leader_without_epochs_is_read_from() {
     let mut stand = Stand::with(vec![batch(0, 3)]);
     let mut view = stand.view();
     for topic in view.topics.values_mut() {
