@@ -165,9 +165,10 @@ fn translate(event: Event) -> Option<SourceEvent> {
             hold: RevocationHold::new(revocation),
         }),
         Event::Lost { partitions, .. } => Some(SourceEvent::Lost { partitions }),
-        Event::PositionReset { topic_partition, from, to } => {
+        Event::PositionReset { generation, topic_partition, from, to } => {
             tracing::warn!(%topic_partition, ?from, to, "position reset");
-            None
+            let back = from.is_some_and(|from| to < from);
+            back.then(|| SourceEvent::SetBack { generation, partitions: vec![topic_partition] })
         }
         _ => None,
     }

@@ -249,6 +249,14 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                 self.forget_pauses(&partitions);
                 self.run.handle_lost(now, &partitions);
             }
+            SourceEvent::SetBack { generation, partitions } => {
+                tracing::warn!(lanes = %self.lanes_of(&partitions), "set back");
+                self.forget_absent(&partitions);
+                self.forget_pauses(&partitions);
+                // Records under offsets that were given anew: the old lane ends as a lost one does, without a commit.
+                self.run.handle_lost(now, &partitions);
+                self.run.handle_assigned(now, generation, partitions);
+            }
         }
     }
 

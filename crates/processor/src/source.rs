@@ -118,6 +118,14 @@ pub enum SourceEvent {
         /// The partitions.
         partitions: Vec<TopicPartition>,
     },
+    /// These partitions are ours, but their offsets begin anew, lower than before: the log was cut, or the topic was deleted
+    /// and made again. Nothing that was done of them counts any more.
+    SetBack {
+        /// The generation in which they are ours.
+        generation: i32,
+        /// The partitions.
+        partitions: Vec<TopicPartition>,
+    },
 }
 
 /// Keeps revoked partitions ours until it is dropped.

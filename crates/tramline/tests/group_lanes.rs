@@ -456,7 +456,7 @@ async fn comings_and_goings(assignor: Assignor, ordering: Ordering, moving: usiz
 /// With the range assignor everything is revoked and dealt again, so that the first member gets back at once what
 /// it just gave up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t261_a_partition_that_comes_back_to_the_same_member_goes_on_at_the_frontier() {
+async fn t261_b080_a_partition_that_comes_back_to_the_same_member_goes_on_at_the_frontier() {
     let (diary, each, ends) = comings_and_goings(Assignor::Range, Ordering::Partition, 4).await;
     let entries = diary.0.lock().unwrap().entries.clone();
     for partition in 0..4 {

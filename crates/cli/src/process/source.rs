@@ -183,6 +183,7 @@ impl WatchedEvents {
                 drop(state);
                 self.journal.write(&Event::Lost { partitions: numbers(partitions) });
             }
+            SourceEvent::SetBack { partitions, .. } => forget(partitions),
             _ => {}
         }
     }

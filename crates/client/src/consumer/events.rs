@@ -31,8 +31,11 @@ pub enum Event {
         /// The partitions.
         partitions: Vec<TopicPartition>,
     },
-    /// The position of a partition was not in the log any more, and the reset policy moved it.
+    /// The position of a partition was not in the log any more, and the reset policy moved it. Moved back, the offsets from
+    /// there on are those of other records: the log was cut, or the topic was deleted and made again.
     PositionReset {
+        /// The group's generation in which the partition is ours; -1 when positions are self-kept.
+        generation: i32,
         /// The partition.
         topic_partition: TopicPartition,
         /// The position that could not be read; `None` when there was none.

@@ -129,7 +129,14 @@ fn apply(shared: &Arc<Shared>, cluster: &Cluster, done: Done) {
         match event {
             FetcherEvent::Reset { topic_partition, from, to } => {
                 tracing::warn!(%topic_partition, ?from, to, "position was not in the log, moved by the reset policy");
-                state.publish(Pending::Reset { topic_partition, from, to });
+                let generation = state.fetcher.owned(&topic_partition).unwrap_or(-1);
+                if from.is_some_and(|from| to < from)
+                    && let Some(auto) = &mut state.auto
+                {
+                    // What was done before counts for records that are gone.
+                    auto.machine.forget(&topic_partition);
+                }
+                state.publish(Pending::Reset { generation, topic_partition, from, to });
             }
             FetcherEvent::NewLeader { topic_partition, leader, node } => {
                 cluster.leader_hints(&[(topic_partition, leader)], node.into_iter().collect());

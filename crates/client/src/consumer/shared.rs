@@ -62,7 +62,7 @@ pub(super) enum Pending {
     Assigned { generation: i32, partitions: Vec<TopicPartition> },
     Revoked { id: u64, generation: i32, partitions: Vec<TopicPartition>, deadline: Instant },
     Lost { generation: i32, partitions: Vec<TopicPartition> },
-    Reset { topic_partition: TopicPartition, from: Option<i64>, to: i64 },
+    Reset { generation: i32, topic_partition: TopicPartition, from: Option<i64>, to: i64 },
     CommitFailed { error: CommitError },
 }
 
@@ -329,8 +329,8 @@ impl Shared {
         match pending {
             Pending::Assigned { generation, partitions } => Event::Assigned { generation, partitions },
             Pending::Lost { generation, partitions } => Event::Lost { generation, partitions },
-            Pending::Reset { topic_partition, from, to } => {
-                Event::PositionReset { topic_partition, from, to }
+            Pending::Reset { generation, topic_partition, from, to } => {
+                Event::PositionReset { generation, topic_partition, from, to }
             }
             Pending::CommitFailed { error } => Event::CommitFailed { error },
             Pending::Revoked { id, generation, partitions, deadline } => Event::Revoked(Revocation {

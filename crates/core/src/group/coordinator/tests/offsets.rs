@@ -106,7 +106,7 @@ fn offsets_of_a_group_whose_subscriptions_cannot_be_told_are_kept_while_it_has_m
 }
 
 #[test]
-fn an_offset_that_a_member_reads_from_never_expires_and_one_that_none_reads_from_does() {
+fn b082_an_offset_that_a_member_reads_from_never_expires_and_one_that_none_reads_from_does() {
     let mut desk = desk();
     let one = reader_of(&mut desk, "t");
     commit(&mut desk, &one, "t", 5);
