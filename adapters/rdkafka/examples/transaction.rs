@@ -72,7 +72,8 @@ fn transact(producer: &Transactions, shop: &Shop, orders: &[Delivered]) -> Resul
     }
     let Some(last) = orders.last() else { return producer.commit_transaction(PATIENCE) };
     if last.partition() == 0 && shop.aborted.load(Ordering::Relaxed) == 0 {
-        // As if something had gone wrong after everything was sent.
+        // As if something had gone wrong after everything was written.
+        producer.flush(PATIENCE)?;
         return Err(KafkaError::Canceled);
     }
     let mut offsets = TopicPartitionList::new();
