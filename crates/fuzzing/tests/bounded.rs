@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tramline_fuzzing::{
-    BATCHES, GROUP_LOG, LOG_FILES, MEMBERS, PROGRESS, REQUESTS, RESPONSES, Random, TASKS, Target,
+    ALL, BATCHES, GROUP_LOG, LOG_FILES, MEMBERS, PROGRESS, REQUESTS, RESPONSES, Random, TASKS, Target,
 };
 
 fn from_env(name: &str, default: u64) -> u64 {
@@ -93,4 +93,16 @@ fn texts_of_progress_cost_an_error_and_nothing_else() {
 #[test]
 fn records_of_the_task_queue_cost_an_error_and_nothing_else() {
     run(TASKS, 10_000);
+}
+
+#[test]
+fn what_once_broke_a_promise_keeps_it() {
+    for line in include_str!("data/found.txt").lines().filter(|line| !line.starts_with('#')) {
+        let (name, digits) = line.split_once(' ').expect("a target and its bytes");
+        let byte =
+            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16).expect("hex");
+        let data: Vec<u8> = digits.as_bytes().chunks(2).map(byte).collect();
+        let target = ALL.into_iter().find(|target| target.name == name).expect(name);
+        check(target, &data, "what was found");
+    }
 }

@@ -63,6 +63,9 @@ impl Checkpoint {
             FIRST_VERSION => (0, 0),
             _ => (i64::from_be_bytes(fields.take()?), i64::from_be_bytes(fields.take()?)),
         };
+        // Only what is durable is compacted: what a damaged file says beyond that would turn losses into gaps.
+        let compacted = compacted.min(mark);
+        let clean = clean.min(compacted);
         let mut epochs = Vec::new();
         for _ in 0..u32::from_be_bytes(fields.take()?) {
             epochs.push((i32::from_be_bytes(fields.take()?), i64::from_be_bytes(fields.take()?)));

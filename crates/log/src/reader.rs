@@ -178,12 +178,13 @@ impl LogReader {
                     slice.next_offset = extent.next_offset;
                     slice.ranges.push(FileRange::new(Arc::clone(&segment.file), extent.pos, extent.len));
                 }
-                Ok(None) if slice.next_offset < segment_end => break,
+                // A segment that lost all of its batches ends nothing.
+                Ok(None) if slice.next_offset < segment_end && segment.size() > 0 => break,
                 Ok(None) => {}
                 Err(ReadError::Damaged { .. }) if !slice.is_empty() => break,
                 Err(error) => return Err(error),
             }
-            if slice.next_offset < segment_end {
+            if slice.next_offset < segment_end && segment.size() > 0 {
                 break;
             }
         }

@@ -9,6 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
+use tramline_wire::batch::{BatchHeader, HEADER_LEN};
+
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::{LogConfig, RecoveryMode, Timestamp};
 use crate::dirty::Dirty;
@@ -19,7 +21,7 @@ use crate::reader::LogReader;
 use crate::report::{Damaged, RecoveryReport};
 use crate::scan::{Expect, Scan, scan};
 use crate::segment::{Published, Region, Segment, base_offset_of, file_name, offset_in_name};
-use crate::storage::{OpenMode, Storage, read_file, write_atomic};
+use crate::storage::{OpenMode, Storage, read_file, read_up_to, write_atomic};
 use crate::sync::Fence;
 
 const COPY_CHUNK: usize = 1024 * 1024;
@@ -187,7 +189,11 @@ impl Recovery<'_> {
             let mut scan = scan(&*file, &expect).map_err(|e| failed("reading", &path, e))?;
             self.count(&scan, check_crc);
             let end = scan.published.next_offset;
-            let covers_all = next_base.map_or(end >= mark, |next| end >= next || next <= compacted);
+            let covers_all = match next_base {
+                Some(next) if end < next => next <= compacted && self.any_begins(&bases[n + 1..])?,
+                Some(_) => true,
+                None => end >= mark,
+            };
             // Behind its last offset a sealed segment has nothing to say: junk there cuts none of those that follow.
             let is_full = next_base.is_some_and(|next| end >= next);
             let whole = covers_all && (scan.junk_end.is_none() || is_full);
@@ -213,6 +219,24 @@ impl Recovery<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a batch stands in any of these segments. Compaction keeps the last batch of what it goes through, so that a
+    /// gap with nothing behind it is none of its gaps.
+    fn any_begins(&self, bases: &[i64]) -> Result<bool, LogError> {
+        for base in bases {
+            let path = self.dir.join(file_name(*base));
+            let mut head = [0; HEADER_LEN];
+            let read = self
+                .storage
+                .open(&path, OpenMode::ReadOnly)
+                .and_then(|file| read_up_to(&*file, &mut head, 0));
+            let read = read.map_err(|e| failed("reading", &path, e))?;
+            if BatchHeader::parse(&head[..read]).is_ok() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn count(&mut self, scan: &Scan, checked: bool) {
@@ -266,7 +290,7 @@ impl Recovery<'_> {
         let mut buffer = vec![0; COPY_CHUNK];
         while written < len {
             let wanted = COPY_CHUNK.min(usize::try_from(len - written).unwrap_or(COPY_CHUNK));
-            let read = crate::storage::read_up_to(&*segment.file, &mut buffer[..wanted], pos)?;
+            let read = read_up_to(&*segment.file, &mut buffer[..wanted], pos)?;
             if read == 0 {
                 break;
             }

@@ -87,7 +87,8 @@ pub fn word(text: &str) -> String {
 /// A text as one line of limited length.
 fn line(text: &str) -> String {
     let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
-    cut(text.trim(), LONGEST_CAUSE).chars().map(plain).collect()
+    let shown: String = cut(text.trim(), LONGEST_CAUSE).chars().map(plain).collect();
+    String::from(shown.trim())
 }
 
 fn cut(text: &str, longest: usize) -> &str {
