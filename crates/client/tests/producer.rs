@@ -113,7 +113,7 @@ async fn a_refused_acks_none_request_closes_and_the_next_goes_over_a_fresh_conne
 }
 
 #[tokio::test]
-async fn a_refused_batch_fails_each_of_its_records_and_keeps_the_connection() {
+async fn b112_a_refused_batch_fails_each_of_its_records_at_once_and_keeps_the_connection() {
     let peer = Peer::with_topic("t", 1).await;
     let producer = producer(&peer, ProducerConfig::new().linger(HOUR).delivery_timeout(2 * HOUR)).await;
     peer.script(ApiKey::Produce, [Reply::Error(87)]);

@@ -115,3 +115,39 @@ async fn a_hint_that_is_older_than_what_is_known_moves_nothing() {
     assert!(old.count(ApiKey::Produce) > 1, "it is tried again where it was refused");
     drop((delivery, producer));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_was_deleted_and_made_again_is_written_to_under_its_new_id() {
+    let peer = peer("made-again");
+    let producer = producer(&peer, ProducerConfig::new().batch_records(1)).await;
+    for n in 0..3 {
+        assert_eq!(offset(producer.send(to("old")).await.unwrap()).await, Some(n));
+    }
+    peer.recreate_topic("t", 1);
+    let mut deliveries = Vec::new();
+    for n in 0..20 {
+        deliveries.push(producer.send(to(&n.to_string())).await.unwrap());
+    }
+    for (n, delivery) in deliveries.into_iter().enumerate() {
+        assert_eq!(offset(delivery).await, Some(n as i64), "in order, from the beginning of the new log");
+    }
+    assert_eq!(peer.values("t", 0), (0..20).map(|n| n.to_string()).collect::<Vec<_>>());
+    let versions = peer.seen().into_iter().filter(|(key, ..)| *key == ApiKey::Produce).map(|(_, v, _)| v);
+    assert!(versions.min().is_some_and(|version| version >= 13), "topics go by their id");
+}
+
+#[tokio::test(start_paused = true)]
+async fn partitions_that_a_topic_gains_are_written_to_after_the_next_look_at_the_cluster() {
+    let peer = peer("grown");
+    let config = ProducerConfig::new().spread(crate::Spread::RoundRobin);
+    let producer = producer(&peer, config).await;
+    offset(producer.send(to("x")).await.unwrap()).await;
+    peer.topic("t", 3);
+    tokio::time::sleep(301 * SECOND).await;
+    for _ in 0..3 {
+        offset(producer.send(to("x")).await.unwrap()).await;
+    }
+    let lengths = [0, 1, 2].map(|partition| peer.values("t", partition).len());
+    assert_eq!(lengths.iter().sum::<usize>(), 4);
+    assert!(lengths.iter().all(|length| *length > 0), "{lengths:?}");
+}

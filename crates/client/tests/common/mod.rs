@@ -83,6 +83,8 @@ pub struct Stored {
 #[derive(Default)]
 struct Inner {
     topics: BTreeMap<String, Vec<Stored>>,
+    /// What is put behind a topic's name before its id is made of it.
+    remade: BTreeMap<String, String>,
     auto_create: Option<usize>,
     handlers: BTreeMap<i16, Handler>,
     scripts: BTreeMap<i16, VecDeque<Reply>>,
@@ -198,6 +200,13 @@ impl Peer {
 
     pub fn remove_topic(&self, name: &str) {
         self.inner().topics.remove(name);
+    }
+
+    /// Deletes a topic and makes it again: empty, and under another id.
+    pub fn recreate_topic(&self, name: &str, partitions: usize) {
+        self.remove_topic(name);
+        self.inner().remade.entry(name.to_owned()).or_default().push('\'');
+        self.topic(name, partitions);
     }
 
     /// Unknown topics are created with this many partitions when a client asks for that.
@@ -451,17 +460,22 @@ impl Inner {
         };
         MetadataResponseTopic {
             name: Some(name.into()),
-            topic_id: topic_id(name),
+            topic_id: self.id_of(name),
             partitions: stored.iter().enumerate().map(row).collect(),
             ..Default::default()
         }
+    }
+
+    fn id_of(&self, name: &str) -> Uuid {
+        let remade = self.remade.get(name).map_or("", String::as_str);
+        topic_id(&format!("{name}{remade}"))
     }
 
     fn produce(&mut self, request: &ProduceRequest, error: i16) -> ProduceResponse {
         let mut responses = Vec::new();
         for topic in &request.topic_data {
             let known =
-                self.topics.keys().find(|name| topic.name == ***name || topic_id(name) == topic.topic_id);
+                self.topics.keys().find(|name| topic.name == ***name || self.id_of(name) == topic.topic_id);
             let known = known.cloned();
             let mut rows = Vec::new();
             for part in &topic.partition_data {
@@ -469,6 +483,7 @@ impl Inner {
                     known.as_ref().and_then(|name| self.topics.get_mut(name)?.get_mut(part.index as usize));
                 let outcome = match (error, stored) {
                     (0, Some(stored)) => stored.append(part.records.clone().unwrap_or_default()),
+                    (0, None) if topic.name.is_empty() => Err(100),
                     (0, None) => Err(3),
                     (code, _) => Err(code),
                 };
