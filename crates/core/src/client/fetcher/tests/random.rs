@@ -1,4 +1,4 @@
-//! Random logs, answers, faults and callers against a model: what is handed out is what the log holds from the position
+//! Random logs, answers, faults, elections and callers against a model: what is handed out is what the log holds from the position
 //! on, in order, once; whatever happens in between.
 
 use std::collections::BTreeMap;
@@ -113,6 +113,7 @@ fn run(seed: u64) {
                     remembered.sessions.clear();
                 }
             }
+            13 if seeded.percent(20) => stand.elect(i32::try_from(seeded.below(2)).unwrap()),
             _ => {
                 stand.now += Duration::from_millis(seeded.below(500));
                 stand.fetcher.handle_timeout(stand.now);
