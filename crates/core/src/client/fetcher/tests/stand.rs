@@ -376,6 +376,7 @@ impl Stand {
         assert_eq!(request.replica_id, -1);
         let mut partitions = Vec::new();
         for asked in &request.topics[0].partitions {
+            assert!(asked.leader_epoch <= asked.current_leader_epoch, "a leader cannot know later epochs");
             let log = self.logs.get_mut(&tp(asked.partition)).unwrap();
             let (leader_epoch, end_offset) = log.end_of(asked.leader_epoch);
             let error_code = match log.error.take() {
