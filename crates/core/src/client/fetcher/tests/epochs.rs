@@ -171,6 +171,19 @@ fn b079_errors_that_pass_never_move_a_position() {
 }
 
 #[test]
+fn a_fenced_position_is_confirmed_again_also_when_metadata_knows_nothing_new() {
+    for code in [ErrorCode::FencedLeaderEpoch, ErrorCode::UnknownLeaderEpoch] {
+        let mut stand = Stand::with(vec![batch(0, 4)]);
+        stand.records(4);
+        stand.log(0).error = Some(code);
+        stand.fetcher.take_record();
+        stand.settle();
+        stand.log(0).batches.push(batch(4, 1));
+        assert_eq!((stand.record(), stand.epochs), (Ok(4), 1), "{code}");
+    }
+}
+
+#[test]
 fn a_refusal_to_speak_of_epochs_reaches_the_caller() {
     let mut stand = Stand::with(vec![batch(0, 2)]);
     stand.records(2);
@@ -314,6 +327,7 @@ fn brokers_that_send_us_to_each_other_are_asked_at_a_decent_pace() {
     while stand.now < at(60_000) {
         while let Some((request, ticket)) = stand.next_fetch() {
             asked += 1;
+            assert!(asked < 1000, "no pause");
             stand.log(0).error = Some(ErrorCode::NotLeaderOrFollower);
             let mut answer = stand.answer(&request);
             let row = &mut answer.responses[0].partitions[0];
