@@ -47,3 +47,6 @@ pub use run::{
     BatchInfo, Effect, EndCause, HeldBack, LaneEnd, LaneOutcome, OnFailure, RevocationId, Run, RunConfig,
     RunEnd, StopPolicy,
 };
+
+#[cfg(test)]
+mod tests;

@@ -281,7 +281,7 @@ impl<R> Dispatcher<R> {
         R: HasKey,
     {
         self.open(lane, false);
-        if self.parked_keys > 0 && self.lanes[lane as usize].phase == Phase::Parked {
+        if self.lanes[lane as usize].phase == Phase::Parked {
             record.settle_down();
         }
         self.push(lane, record, ticket);

@@ -217,11 +217,6 @@ impl KeyTable {
     }
 
     #[cfg(test)]
-    pub(super) fn keys(&self) -> usize {
-        self.filed
-    }
-
-    #[cfg(test)]
     pub(super) fn crowds(&self) -> usize {
         self.crowds.len()
     }
@@ -264,7 +259,7 @@ mod tests {
         for number in numbers {
             table.remove(number);
         }
-        assert_eq!((table.keys(), table.crowds()), (1, 0));
+        assert_eq!((table.len(), table.crowds()), (1, 0));
     }
 
     #[test]
@@ -276,9 +271,49 @@ mod tests {
             let numbers: Vec<u32> = keys.iter().map(|key| enter(&mut table, key.as_deref())).collect();
             let again: Vec<u32> = keys.iter().map(|key| enter(&mut table, key.as_deref())).collect();
             assert_eq!(numbers, again);
-            assert_eq!(table.keys(), keys.len());
+            assert_eq!(table.len(), keys.len());
             assert_eq!(table.crowds(), usize::from(count > 8));
         }
+    }
+
+    #[test]
+    fn a_crowd_that_shrinks_stays_told_apart_until_its_last_key_has_gone() {
+        let mut table = KeyTable::new((11, 12));
+        let keys: Vec<_> = (0..20).map(alike).collect();
+        let mut numbers: Vec<u32> = keys.iter().map(|key| enter(&mut table, Some(key))).collect();
+        for left in (1..20).rev() {
+            table.remove(numbers.pop().unwrap());
+            let again: Vec<u32> = keys[..left].iter().map(|key| enter(&mut table, Some(key))).collect();
+            assert_eq!((&again, table.len(), table.crowds()), (&numbers, left, 1));
+        }
+        table.remove(numbers[0]);
+        assert_eq!((table.len(), table.crowds()), (0, 0));
+    }
+
+    #[test]
+    fn a_crowd_leaves_other_keys_of_its_bucket_where_they_are() {
+        let mut table = KeyTable::new((11, 12));
+        // Hashes that differ, and not in the bits that choose among the first sixteen buckets.
+        table.hasher = table.hasher.with_mask(!15);
+        let others = [&b"ann"[..], b"bob"].map(|key| enter(&mut table, Some(key)));
+        (0..9).for_each(|number| {
+            enter(&mut table, Some(&alike(number)));
+        });
+        assert_eq!((table.crowds(), table.len()), (1, 11));
+        assert_eq!([&b"ann"[..], b"bob"].map(|key| enter(&mut table, Some(key))), others);
+    }
+
+    #[test]
+    fn keys_spread_over_as_many_buckets_as_there_are_keys() {
+        let mut table = KeyTable::new((1, 2));
+        for (keys, buckets) in [(16, 16), (17, 32), (32, 32), (33, 64), (1000, 1024)] {
+            for number in table.len()..keys {
+                enter(&mut table, Some(&number.to_be_bytes()));
+            }
+            assert_eq!((table.len(), table.buckets.len()), (keys, buckets));
+        }
+        let used = table.buckets.iter().filter(|&&first| first != NONE).count();
+        assert!(used > 500, "{used} of 1024 for 1000 keys");
     }
 
     #[test]
@@ -323,7 +358,7 @@ mod tests {
                         model.insert(key, at);
                     }
                 }
-                prop_assert_eq!(table.keys(), model.len());
+                prop_assert_eq!(table.len(), model.len());
             }
         }
     }

@@ -1,0 +1,123 @@
+//! What the dispatcher tells of itself, and what it keeps of what waits.
+
+use super::*;
+
+#[test]
+fn the_figures_tell_what_runs_which_keys_there_are_and_whose_each_job_is() {
+    let mut bench = Bench::by_key(16, 2, 1);
+    for (offset, key) in (0..).zip([None, named(""), named("ann"), named("ann")]) {
+        bench.admit(key, offset);
+    }
+    let figures = |bench: &Bench| {
+        let dispatcher = &bench.dispatcher;
+        (dispatcher.running(), dispatcher.pending(), dispatcher.keys(), dispatcher.key_lanes())
+    };
+    assert_eq!(figures(&bench), (0, 4, 3, 3));
+    let jobs = bench.start_all();
+    assert_eq!(figures(&bench), (2, 4, 3, 3));
+    assert_eq!(bench.dispatcher.key_of(jobs[0].0), Some(None));
+    assert_eq!(bench.dispatcher.key_of(jobs[1].0), Some(Some(&b""[..])));
+    bench.finish(jobs[0].0);
+    assert_eq!(figures(&bench), (1, 3, 2, 2));
+    let (ann, _) = bench.start().unwrap();
+    assert_eq!(bench.dispatcher.key_of(ann), Some(Some(&b"ann"[..])));
+
+    let mut bench = Bench::new(DispatcherConfig::one_by_one(1));
+    let ticket = bench.tracker.deliver(0, None);
+    bench.dispatcher.admit_together(Rec { key: named("ann"), offset: 0 }, ticket);
+    let (job, _) = bench.start().unwrap();
+    assert_eq!(bench.dispatcher.key_of(job), None, "not in key order");
+    assert_eq!(figures(&bench), (1, 1, 0, 1));
+}
+
+#[test]
+fn records_run_after_those_that_were_admitted_under_an_equal_key_whatever_theirs_is() {
+    let mut bench = Bench::by_key(16, 4, 1);
+    for (offset, (own, under)) in
+        (0..).zip([("a", Some("x")), ("b", Some("x")), ("a", Some("y")), ("a", None), ("b", None)])
+    {
+        let ticket = bench.tracker.deliver(offset, None);
+        let under = under.map(|under| Bytes::from_static(under.as_bytes()));
+        bench.dispatcher.admit_under(Rec { key: named(own), offset }, ticket, under);
+    }
+    let jobs = bench.start_all();
+    assert_eq!(jobs.iter().map(|job| job.1[0]).collect::<Vec<_>>(), [0, 2, 3]);
+    assert_eq!(bench.dispatcher.key_of(jobs[0].0), Some(Some(&b"x"[..])));
+    bench.finish(jobs[0].0);
+    assert_eq!(bench.start().unwrap().1, [1]);
+}
+
+/// A record that knows whether it was told that it will wait for long.
+#[derive(Debug, PartialEq, Eq)]
+struct Settling(&'static str, bool);
+
+impl HasKey for Settling {
+    fn key(&self) -> Option<&[u8]> {
+        Some(self.0.as_bytes())
+    }
+
+    fn key_bytes(&self) -> Option<Bytes> {
+        Some(Bytes::from_static(self.0.as_bytes()))
+    }
+
+    fn settle_down(&mut self) {
+        self.1 = true;
+    }
+}
+
+#[test]
+fn records_that_wait_behind_a_parked_one_settle_down_and_others_do_not() {
+    let mut dispatcher = Dispatcher::new(DispatcherConfig::side_by_side(16, 2, 8, (1, 2)));
+    let mut tracker = OffsetTracker::new();
+    let mut offsets = 0..;
+    let mut admit = |dispatcher: &mut Dispatcher<Settling>, key| {
+        let ticket = tracker.deliver(offsets.next().unwrap(), None);
+        dispatcher.admit_by_key(Settling(key, false), ticket);
+    };
+    let take = |dispatcher: &mut Dispatcher<Settling>| {
+        let mut taken = Vec::new();
+        let start = dispatcher.start(Instant::ZERO, |_| false, |record, _| taken.push(record));
+        let Some(Start::Fresh(job) | Start::Again(job)) = start else { panic!("{start:?}") };
+        (job, taken)
+    };
+    admit(&mut dispatcher, "bad");
+    let (bad, _) = take(&mut dispatcher);
+    for key in ["bad", "good", "bad"] {
+        admit(&mut dispatcher, key);
+    }
+    dispatcher.park(bad);
+    for key in ["bad", "good"] {
+        admit(&mut dispatcher, key);
+    }
+    assert_eq!(take(&mut dispatcher).1, [Settling("good", false), Settling("good", false)]);
+    assert!(dispatcher.unpark(bad));
+    assert_eq!(take(&mut dispatcher), (bad, Vec::new()), "its own record is where it was");
+    dispatcher.finish(bad);
+    let settled = || Settling("bad", true);
+    assert_eq!(take(&mut dispatcher).1, [settled(), settled(), settled()]);
+}
+
+#[test]
+fn giving_up_what_rests_includes_what_waits_for_a_worker_after_its_rest_and_leaves_other_keys() {
+    let mut bench = Bench::by_key(16, 1, 1);
+    for (offset, key) in (0..).zip(["a", "b", "c", "a"]) {
+        bench.admit(named(key), offset);
+    }
+    let (a, _) = bench.start().unwrap();
+    bench.dispatcher.rest(a, bench.now + Duration::from_secs(1));
+    let (b, _) = bench.start().unwrap();
+    bench.dispatcher.rest(b, bench.now + Duration::from_secs(2));
+    bench.now += Duration::from_secs(1);
+    let (c, offsets) = bench.start().unwrap();
+    assert_eq!(offsets, [2], "its turn comes before that of the one whose rest is just over");
+    bench.admit(named("d"), 4);
+    let mut given_up = Vec::new();
+    bench.dispatcher.give_up_resting(|job| given_up.push(job));
+    assert_eq!((given_up, bench.dispatcher.next_timeout()), (vec![b, a], None));
+    bench.admit(named("b"), 5);
+    bench.finish(c);
+    let (d, offsets) = bench.start().unwrap();
+    assert_eq!(offsets, [4]);
+    bench.finish(d);
+    assert_eq!((bench.start(), bench.dispatcher.pending()), (None, 0));
+}
