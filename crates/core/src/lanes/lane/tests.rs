@@ -1,5 +1,6 @@
 //! A lane's queue, order and end.
 
+use std::string::ToString;
 use std::vec;
 use std::vec::Vec;
 
@@ -124,6 +125,49 @@ fn t161_a_lost_lane_ends_at_once_and_has_nothing_to_commit() {
     assert_eq!(lane.stop_reason(), Some(StopReason::Lost));
     assert_eq!(lane.pull().work, Work::End);
     assert_eq!(lane.finish().final_commit(), None);
+}
+
+#[test]
+fn the_first_reason_to_stop_stays_unless_the_partition_is_lost_and_haste_is_never_taken_back() {
+    let mut lane = Lane::new(10, 1);
+    lane.offer(chunk(&[0, 1], 2));
+    let (_, ticket) = take(&mut lane);
+    lane.complete(ticket);
+    let standing = |lane: &Lane<At>| (lane.state(), lane.stop_reason());
+    assert_eq!(standing(&lane), (LaneState::Running, None));
+    for (reason, hurry, state) in [
+        (StopReason::Revoke, false, LaneState::Draining),
+        (StopReason::Shutdown, false, LaneState::Draining),
+        (StopReason::Shutdown, true, LaneState::Cancelling),
+        (StopReason::Failure, false, LaneState::Cancelling),
+    ] {
+        lane.stop(reason, hurry);
+        assert_eq!(standing(&lane), (state, Some(StopReason::Revoke)));
+    }
+    lane.stop(StopReason::Lost, false);
+    assert_eq!(standing(&lane), (LaneState::Cancelling, Some(StopReason::Lost)));
+    assert_eq!(lane.finish().final_frontier(), None);
+    assert_eq!(standing(&lane), (LaneState::Stopped, Some(StopReason::Lost)));
+}
+
+#[test]
+fn a_lane_that_ended_by_itself_hands_out_nothing_and_may_still_be_committed() {
+    let mut lane = Lane::new(10, usize::MAX);
+    lane.offer(chunk(&[0, 1, 2], 3));
+    for _ in 0..2 {
+        let (_, ticket) = take(&mut lane);
+        lane.complete(ticket);
+    }
+    assert_eq!((lane.completed(), lane.delivered(), lane.position()), (2, 2, Some(2)));
+    let frontier = Frontier { offset: 2, leader_epoch: Some(1) };
+    assert_eq!(lane.finish().final_frontier(), Some(frontier));
+    assert_eq!((lane.pull().work, lane.offer(chunk(&[3], 4))), (Work::End, Offer::Refused));
+}
+
+#[test]
+fn a_lane_is_named_by_its_partition_and_generation() {
+    let id = LaneId { topic_partition: TopicPartition::new("orders", 3), generation: 7 };
+    assert_eq!(id.to_string(), "orders-3 in generation 7");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::lanes::{Backoff, Chunk, CommitFailureKind, HasOffset, Lane, Offer, Ticket, Work};
 
+mod commits;
 mod examples;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn config() -> RunConfig {
+pub(super) fn config() -> RunConfig {
     RunConfig {
         commit: CommitPolicy::OnRevoke,
         stop: StopPolicy::Drain,
