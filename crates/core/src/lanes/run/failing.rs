@@ -97,10 +97,6 @@ impl<B> Run<B> {
         if self.phase != Phase::Running {
             return;
         }
-        if let Some((offset, _)) = partition.parked.front() {
-            partition.rewind_to = Some(partition.rewind_to.map_or(*offset, |known| known.min(*offset)));
-            partition.parked.clear();
-        }
         partition.full = false;
         partition.over_bytes = false;
         match self.config.on_failure {

@@ -11,6 +11,7 @@ use crate::lanes::{Backoff, Chunk, CommitFailureKind, HasOffset, Lane, Offer, Ti
 
 mod commits;
 mod examples;
+mod standing;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At(i64);

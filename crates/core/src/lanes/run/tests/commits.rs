@@ -1,21 +1,9 @@
 //! When a run commits by itself, and what it tells of commits that did not work.
 
-use super::examples::config;
+use super::examples::{config, one_done_with as one_done};
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// One partition with two records, of which the first is completed.
-fn one_done(config: RunConfig) -> (World, TopicPartition, LaneNumber) {
-    let mut world = World::new(config);
-    let tp = partition(0);
-    world.assign(std::slice::from_ref(&tp));
-    world.batch(&tp, 2, 0);
-    let lane = world.live()[0];
-    world.pull(lane);
-    world.complete(lane, 0);
-    (world, tp, lane)
-}
 
 fn told(end: &RunEnd) -> Vec<(TopicPartition, i64)> {
     end.uncommitted.iter().map(|(tp, frontier)| (tp.clone(), frontier.offset)).collect()

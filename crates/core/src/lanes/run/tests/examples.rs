@@ -115,9 +115,13 @@ fn batch_of(tp: &TopicPartition, generation: i32, offset: i64) -> (BatchInfo, Ch
     (BatchInfo { topic_partition: tp.clone(), generation, first_offset: offset }, chunk)
 }
 
-/// One partition, assigned, with two records of which the first is completed.
 fn one_done() -> (World, TopicPartition, LaneNumber) {
-    let mut world = World::new(config());
+    one_done_with(config())
+}
+
+/// One partition, assigned, with two records of which the first is completed.
+pub(super) fn one_done_with(config: RunConfig) -> (World, TopicPartition, LaneNumber) {
+    let mut world = World::new(config);
     let tp = partition(0);
     world.assign(std::slice::from_ref(&tp));
     world.batch(&tp, 2, 0);
