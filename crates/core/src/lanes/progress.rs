@@ -304,14 +304,11 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
 
 fn take(input: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
-    for shift in (0..64).step_by(7) {
+    // No number in a text has more than 63 bits.
+    for shift in (0..63).step_by(7) {
         let (&byte, rest) = input.split_first()?;
         *input = rest;
-        let part = u64::from(byte & 0x7f);
-        if shift == 63 && part > 1 {
-            return None;
-        }
-        number |= part << shift;
+        number |= u64::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
             return Some(number);
         }

@@ -165,6 +165,19 @@ fn a_lane_that_ended_by_itself_hands_out_nothing_and_may_still_be_committed() {
 }
 
 #[test]
+fn the_figures_tell_what_is_queued_what_is_out_and_how_far_it_got() {
+    let mut lane = Lane::new(10, usize::MAX);
+    lane.offer(chunk(&[5, 6, 7, 8], 9));
+    let tickets: Vec<_> = (0..3).map(|_| take(&mut lane).1).collect();
+    lane.complete(tickets[1]);
+    assert_eq!((lane.queued(), lane.unfinished(), lane.delivered(), lane.completed()), (1, 2, 3, 1));
+    assert_eq!(
+        (lane.oldest_unfinished(), lane.last_processed(), lane.position()),
+        (Some(5), Some(6), Some(8))
+    );
+}
+
+#[test]
 fn a_lane_is_named_by_its_partition_and_generation() {
     let id = LaneId { topic_partition: TopicPartition::new("orders", 3), generation: 7 };
     assert_eq!(id.to_string(), "orders-3 in generation 7");

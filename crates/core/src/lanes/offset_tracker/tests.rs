@@ -99,6 +99,27 @@ fn b013_a_traversed_tail_counts_once_nothing_is_unfinished() {
 }
 
 #[test]
+fn what_was_looked_at_only_up_to_the_record_itself_keeps_the_records_epoch() {
+    let mut tracker = OffsetTracker::new();
+    let ticket = tracker.deliver(0, Some(1));
+    tracker.traverse(1, Some(3));
+    tracker.complete(ticket);
+    assert_eq!(tracker.frontier(), Some(Frontier { offset: 1, leader_epoch: Some(1) }));
+}
+
+#[test]
+fn what_is_done_here_and_what_was_done_before_are_one_range_where_they_meet() {
+    let mut tracker = OffsetTracker::new();
+    tracker.begin(10);
+    let saved = [12..15, 17..18].into();
+    tracker.resume(SavedProgress { base: 10, done: saved, newest_epoch: None, incarnation: None });
+    tracker.deliver(10, None);
+    let eleven = tracker.deliver(11, None);
+    tracker.complete(eleven);
+    assert_eq!(tracker.progress().unwrap().done, [11..15, 17..18]);
+}
+
+#[test]
 fn b014_gaps_between_neighbours_do_not_stall() {
     let mut tracker = OffsetTracker::new();
     let tickets: Vec<_> = [0, 2, 4, 6].iter().map(|&offset| tracker.deliver(offset, None)).collect();

@@ -95,6 +95,57 @@ fn a_text_is_believed_only_beside_its_offset_in_its_topic_and_within_the_log() {
     }
 }
 
+#[test]
+fn of_two_forms_that_name_as_much_the_shorter_one_is_taken_and_runs_when_both_are_as_long() {
+    let kind = |at: i64| smallest(0, &[at..at + 1, at + 200..at + 201], 3).kind;
+    assert_eq!(kind(1), BITS, "one byte and two");
+    assert_eq!(kind(10), RUNS, "two bytes and two");
+    assert_eq!(kind(20), RUNS, "three bytes and two");
+}
+
+#[test]
+fn runs_fill_the_room_to_the_last_byte_and_no_further() {
+    let written = |room| {
+        let (body, all) = runs(0, &[1..2, 3..4], room);
+        (body.bytes.len(), body.covered, all)
+    };
+    let expected = [(0, 0, false), (0, 0, false), (2, 1, false), (2, 1, false), (4, 2, true), (4, 2, true)];
+    assert_eq!([0, 1, 2, 3, 4, 5].map(written), expected);
+}
+
+/// A text with a right checksum around this body, for offset 10.
+fn crafted(kind: u8, body: &[u8]) -> Result<Vec<i64>, Unusable> {
+    let content = [&[10, 0, 0, 0, 0, 0, kind], body].concat();
+    let crc = crc32c(&content).to_be_bytes();
+    let mut out = PREFIX.to_string();
+    text::encode(&[&content[..], &crc[..]].concat(), &mut out);
+    decode(&out).map(|saved| offsets(&saved.done))
+}
+
+#[test]
+fn runs_that_are_empty_or_touch_or_do_not_end_are_damage() {
+    assert_eq!(crafted(RUNS, &[0, 1, 2, 1]), Ok([10, 13].to_vec()));
+    for damaged in [&[1, 0][..], &[0, 1, 0, 1], &[0, 1, 2], &[0x80], &[0, 0x81]] {
+        assert_eq!(crafted(RUNS, damaged), Err(Unusable::Damaged), "{damaged:?}");
+    }
+    let long = |last| [&[0][..], &[0xff; 8], &[last]].concat();
+    assert_eq!(crafted(RUNS, &long(0xff)), Err(Unusable::Damaged), "more than nine bytes");
+    assert_eq!(crafted(RUNS, &[&long(0xff)[..], &[2]].concat()), Err(Unusable::Damaged), "more than 63 bits");
+    assert_eq!(crafted(2, &[0, 1]), Err(Unusable::Damaged), "no such kind");
+}
+
+#[test]
+fn every_byte_comes_back_from_its_text_and_a_lone_character_is_none() {
+    let all: Vec<u8> = (0..=255).collect();
+    for bytes in [&all[..], &all[1..], &all[2..], &all[3..]] {
+        let mut out = std::string::String::new();
+        text::encode(bytes, &mut out);
+        assert_eq!(text::decode(&out).as_deref(), Some(bytes));
+    }
+    assert_eq!(text::decode("AAAA"), Some([0; 3].to_vec()));
+    assert_eq!(text::decode("AAAAA"), None);
+}
+
 /// A base, and ranges at or above it, apart.
 fn any_progress() -> impl Strategy<Value = Progress> {
     let base = prop_oneof![0..100i64, (1i64 << 31) - 50..(1i64 << 31) + 50, 0..(1i64 << 62)];

@@ -106,7 +106,7 @@ impl<B> Run<B> {
                 self.effects.push_back(Effect::StopLane { lane, reason, hurry });
             }
             LanePhase::Stopping { .. } => {
-                if reason == StopReason::Lost || hurry {
+                if hurry {
                     self.effects.push_back(Effect::StopLane { lane, reason, hurry });
                 }
             }

@@ -121,3 +121,50 @@ fn giving_up_what_rests_includes_what_waits_for_a_worker_after_its_rest_and_leav
     bench.finish(d);
     assert_eq!((bench.start(), bench.dispatcher.pending()), (None, 0));
 }
+
+#[test]
+fn a_parked_job_that_is_taken_up_goes_on_with_what_waits_behind_it_and_only_while_it_runs() {
+    let mut bench = Bench::new(parking(2, 100));
+    for offset in 0..3 {
+        bench.admit(named("bad"), offset);
+    }
+    let (bad, _) = bench.start().unwrap();
+    bench.dispatcher.park(bad);
+    let go_on = |bench: &mut Bench| {
+        let mut taken = Vec::new();
+        let goes = bench.dispatcher.go_on(bad, |_| false, |record, _| taken.push(record.offset));
+        (goes, taken, bench.dispatcher.pending(), bench.dispatcher.behind(bad))
+    };
+    assert!(!bench.dispatcher.parking_is_full(), "one of two keys, three of a hundred records");
+    assert_eq!(go_on(&mut bench), (false, vec![], 0, 2), "it does not run");
+    assert!(bench.dispatcher.take_up(bad));
+    assert!(!bench.dispatcher.take_up(bad) && !bench.dispatcher.unpark(bad), "it is not parked any more");
+    assert_eq!((bench.dispatcher.pending(), bench.dispatcher.running()), (3, 1));
+    assert_eq!(go_on(&mut bench), (true, vec![1], 2, 1));
+    assert_eq!(go_on(&mut bench), (true, vec![2], 1, 0));
+    assert_eq!(go_on(&mut bench), (false, vec![], 1, 0));
+    bench.finish(bad);
+    assert_eq!((bench.dispatcher.pending(), bench.dispatcher.running()), (0, 0));
+}
+
+#[test]
+fn giving_up_what_is_parked_leaves_what_runs_and_blocks_the_keys() {
+    let mut bench = Bench::new(parking(2, 100));
+    for (offset, key) in (0..).zip(["a", "b", "a"]) {
+        bench.admit(named(key), offset);
+    }
+    let parked: Vec<_> = bench.start_all().into_iter().map(|(job, _)| job).collect();
+    parked.iter().for_each(|&job| bench.dispatcher.park(job));
+    assert!(bench.dispatcher.parking_is_full());
+    bench.admit(named("c"), 3);
+    let (c, _) = bench.start().unwrap();
+    let mut given_up = Vec::new();
+    bench.dispatcher.give_up_parked(|job| given_up.push(job));
+    assert_eq!(given_up, parked);
+    let dispatcher = &bench.dispatcher;
+    assert_eq!((dispatcher.parked_keys(), dispatcher.parked_records(), dispatcher.pending()), (0, 0, 1));
+    bench.admit(named("a"), 4);
+    assert_eq!(bench.start(), None);
+    bench.finish(c);
+    assert_eq!((bench.start(), bench.dispatcher.pending()), (None, 0));
+}

@@ -83,6 +83,7 @@ fn progress_that_was_refused_is_told_at_the_end_and_nothing_more_is_tried() {
     world.complete(lane, 0);
     world.revoke(std::slice::from_ref(&tp), None);
     world.end_lane(lane, LaneOutcome::Finished);
+    assert_eq!(world.run.commit_failures_in_a_row(), 0);
     world.answer_commit(Some(CommitFailureKind::Fenced));
     assert!(world.held.is_empty(), "released all the same");
     assert_eq!(world.run.commit_failures_in_a_row(), 1);
@@ -148,4 +149,40 @@ fn a_lane_that_is_revoked_stops_early_enough_for_its_last_commit() {
         world.revoke(&[tp], Some(Duration::from_secs(within)));
         assert_eq!(world.run.next_timeout(), Some(world.now + Duration::from_secs(stops)), "{within} s");
     }
+}
+
+#[test]
+fn a_stopped_partition_is_committed_by_the_policy_only_where_there_is_one_and_a_group() {
+    for (commit, has_group, requests) in [
+        (CommitPolicy::OnRevoke, true, 1),
+        (CommitPolicy::UserManaged, true, 0),
+        (CommitPolicy::OnRevoke, false, 0),
+    ] {
+        let on_failure = OnFailure::StopPartition;
+        let (mut world, ..) = one_done(RunConfig { commit, has_group, on_failure, ..config() });
+        let lane = world.live()[0];
+        world.end_lane(lane, LaneOutcome::Failed);
+        assert_eq!(world.requests, requests, "{commit:?}, group: {has_group}");
+    }
+}
+
+#[test]
+fn the_lanes_of_one_revocation_are_committed_together_once_the_last_has_ended() {
+    let mut world = World::new(config());
+    let tps = [partition(0), partition(1)];
+    world.assign(&tps);
+    let lanes = world.live();
+    for (tp, &lane) in tps.iter().zip(&lanes) {
+        world.batch(tp, 1, 0);
+        world.pull(lane);
+        world.complete(lane, 0);
+    }
+    world.revoke(&tps, None);
+    world.end_lane(lanes[0], LaneOutcome::Finished);
+    assert_eq!(world.requests, 0);
+    world.end_lane(lanes[1], LaneOutcome::Finished);
+    world.answer_commit(None);
+    assert_eq!((world.requests, tps.map(|tp| world.committed[&tp])), (1, [1, 1]));
+    assert!(world.held.is_empty());
+    assert_eq!(told(&world.finish()), []);
 }

@@ -202,3 +202,63 @@ fn batches_of_gone_assignments_are_counted() {
     }
     assert!(world.run.wants_batches());
 }
+
+#[test]
+fn a_batch_of_a_generation_that_is_still_to_come_ends_the_run() {
+    let (mut world, tp, lane) = one_done(config());
+    world.lose(&tp);
+    world.end_lane(lane, LaneOutcome::Finished);
+    let info = BatchInfo { topic_partition: tp, generation: 2, first_offset: 0 };
+    let chunk =
+        Chunk { records: vec![], first_offset: 0, next_offset: 1, leader_epoch: None, pinned: vec![] };
+    world.run.handle_batch(world.now, &info, chunk);
+    assert_eq!(world.finish().cause, EndCause::SourceBroken);
+}
+
+#[test]
+fn the_loss_of_a_partition_leaves_the_others_as_they_are() {
+    let (mut world, tp, lane) = one_done(config());
+    let other = partition(1);
+    world.assign(std::slice::from_ref(&other));
+    world.lose(&other);
+    world.end_lane(*world.live().last().unwrap(), LaneOutcome::Aborted);
+    assert_eq!(world.live(), [lane]);
+    assert!(!world.pull(lane), "it hands out its records");
+    world.complete(lane, 0);
+    world.finish();
+    assert_eq!(world.committed[&tp], 2);
+}
+
+#[test]
+fn a_draining_lane_that_fails_hands_out_nothing_more() {
+    let (mut world, _, lane) = one_done(config());
+    world.run.handle_shutdown(world.now);
+    world.run.handle_lane_failing(world.now, lane);
+    world.settle();
+    assert!(world.pull(lane));
+}
+
+#[test]
+fn a_deadline_that_is_not_due_yet_is_not_met_by_another_that_is() {
+    let commit = CommitPolicy::Periodic(Duration::from_secs(1));
+    let (mut world, tp, lane) = one_done(RunConfig { commit, ..config() });
+    world.revoke(&[tp], None);
+    world.advance(Duration::from_secs(29));
+    assert!(!world.lanes[&lane].aborted);
+    world.advance(Duration::from_secs(1));
+    assert!(world.lanes[&lane].aborted);
+}
+
+#[test]
+fn failures_of_lost_lanes_are_told_up_to_a_number_and_only_where_they_would_have_ended_the_run() {
+    for (on_failure, told) in [(OnFailure::StopRun, 64), (OnFailure::StopPartition, 0)] {
+        let mut world = World::new(RunConfig { on_failure, ..config() });
+        let tps: Vec<_> = (0..66).map(partition).collect();
+        world.assign(&tps);
+        tps.iter().for_each(|tp| world.lose(tp));
+        for lane in world.live() {
+            world.end_lane(lane, LaneOutcome::Failed);
+        }
+        assert_eq!(world.finish().also.len(), told, "{on_failure:?}");
+    }
+}
