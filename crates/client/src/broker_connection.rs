@@ -157,8 +157,10 @@ async fn ask_versions(
 fn not_kafka(address: &str, began: &[u8]) -> CallError {
     // TLS records of an alert begin so, and web servers with their name.
     let what = match began {
-        [0x15, 3, ..] => "it speaks TLS".to_owned(),
-        _ if began.starts_with(b"HTTP/") => "it answered as a web server".to_owned(),
+        [0x15, 3, ..] => "it speaks TLS; name its plain listener".to_owned(),
+        _ if began.starts_with(b"HTTP/") => {
+            "it answered as a web server; name the port of a broker's listener".to_owned()
+        }
         _ => format!("its answer begins with {:?}", began[..began.len().min(16)].escape_ascii().to_string()),
     };
     CallError::NotKafka { address: address.to_owned(), what }
@@ -182,6 +184,16 @@ struct Waiting {
     version: i16,
 }
 
+/// A request that is done once it is written.
+struct Unanswered {
+    /// Where its last byte stands among all that were ever queued.
+    end: u64,
+    correlation_id: i32,
+    /// When a peer that does not read is given up.
+    deadline: Instant,
+    exchange: Box<dyn Exchange>,
+}
+
 struct Task {
     machine: Connection<Waiting>,
     versions: ApiVersions,
@@ -196,7 +208,7 @@ struct Task {
     /// Bytes ever queued and ever written, to know when an unanswered request has left.
     queued: u64,
     written: u64,
-    unanswered: VecDeque<(u64, Box<dyn Exchange>)>,
+    unanswered: VecDeque<Unanswered>,
 }
 
 impl Task {
@@ -231,7 +243,8 @@ impl Task {
                 self.machine.poison(Poison::Closed);
                 break;
             }
-            let deadline = self.machine.next_timeout();
+            let unwritten = self.unanswered.front().map(|oldest| oldest.deadline);
+            let deadline = self.machine.next_timeout().into_iter().chain(unwritten).min();
             self.arm(timer.as_mut(), deadline);
             tokio::select! {
                 request = requests.recv(), if handles_left && self.out_bytes < WRITE_BACKLOG => match request {
@@ -245,7 +258,7 @@ impl Task {
                 },
                 wrote = write_some(&mut self.writer, &self.out), if !self.out.is_empty() => self.handle_written(wrote),
                 read = read_some(&mut self.reader, &mut self.buffer) => self.handle_read(read),
-                () = timer.as_mut(), if deadline.is_some() => self.machine.handle_timeout(self.now()),
+                () = timer.as_mut(), if deadline.is_some() => self.handle_timeout(),
             }
         }
         self.end(requests).await;
@@ -277,8 +290,9 @@ impl Task {
             if let Err(refused) = self.machine.start(deadline, Waiting { exchange, version }) {
                 return refused.exchange.fail(CallError::NotSent);
             }
-        } else if self.machine.start_unanswered().is_some() {
-            self.unanswered.push_back((self.queued + length as u64, exchange));
+        } else if let Some(correlation_id) = self.machine.start_unanswered() {
+            let (end, deadline) = (self.queued + length as u64, self.now() + exchange.timeout());
+            self.unanswered.push_back(Unanswered { end, correlation_id, deadline, exchange });
         } else {
             return exchange.fail(CallError::NotSent);
         }
@@ -302,11 +316,18 @@ impl Task {
             count -= chunk.len();
             self.out.pop_front();
         }
-        while let Some((end, _)) = self.unanswered.front()
-            && *end <= self.written
-            && let Some((_, exchange)) = self.unanswered.pop_front()
+        while self.unanswered.front().is_some_and(|oldest| oldest.end <= self.written)
+            && let Some(Unanswered { exchange, .. }) = self.unanswered.pop_front()
         {
             exchange.written();
+        }
+    }
+
+    fn handle_timeout(&mut self) {
+        let now = self.now();
+        self.machine.handle_timeout(now);
+        if let Some(late) = self.unanswered.front().filter(|oldest| oldest.deadline <= now) {
+            self.machine.poison(Poison::TimedOut { correlation_id: late.correlation_id });
         }
     }
 
@@ -338,7 +359,7 @@ impl Task {
         while let Some(waiting) = self.machine.poll_lost() {
             waiting.exchange.fail(CallError::Lost(cause.clone()));
         }
-        for (_, exchange) in self.unanswered {
+        for Unanswered { exchange, .. } in self.unanswered {
             exchange.fail(CallError::Lost(cause.clone()));
         }
         // `recv`, since it also waits for a request that another thread is just putting in.

@@ -4,7 +4,7 @@
 //! data, control, coordination; so that a long poll never holds up metadata or a heartbeat. Retries are not its work;
 //! one [`call`](Cluster::call) is one attempt, waiting only for the reconnect backoff of the node it goes to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::Instant as TokioInstant;
 use tramline_core::client::connection::Poison;
 use tramline_core::client::metadata::{ClusterView, Leader, Node};
 use tramline_core::client::retry::Backoff;
-use tramline_core::group::member::find_coordinator;
+use tramline_core::group::member::{find_coordinator, found_coordinator};
 use tramline_core::time::Instant;
 use tramline_wire::messages::MetadataRequest;
 use tramline_wire::messages::metadata_request::MetadataRequestTopic;
@@ -192,17 +192,21 @@ impl Cluster {
             let row = |name: &Str| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
             names.iter().map(row).collect()
         });
-        let every_topic = topics.is_none();
+        let asked = topics.map(|names| names.iter().cloned().collect::<BTreeSet<_>>());
         let build = move |version: i16| MetadataRequest {
             topics: rows,
             // Before version 4 the broker creates whatever it is asked for.
             allow_auto_topic_creation: create || version < 4,
             ..Default::default()
         };
-        let answer = self.ask_any(build).await?;
+        let mut answer = self.ask_any(build).await?;
+        if let Some(asked) = &asked {
+            // What was never asked for is not kept: with a new name in each answer it would grow for ever.
+            answer.topics.retain(|row| row.name.as_ref().is_some_and(|name| asked.contains(name)));
+        }
         self.inner.view.send_if_modified(|view| {
             let mut fresh = ClusterView::clone(view);
-            fresh.update(&answer, every_topic);
+            fresh.update(&answer, asked.is_none());
             let changed = fresh != **view;
             if changed {
                 *view = Arc::new(fresh);
@@ -283,12 +287,10 @@ impl Cluster {
         let key = group.clone();
         let build = move |version| find_coordinator(version, key);
         let answer = self.ask_any(build).await?;
-        let (code, node) = match answer.coordinators.first() {
-            Some(row) => (row.error_code, row.node_id),
-            None => (answer.error_code, answer.node_id),
-        };
-        if code != 0 {
-            return Err(CallError::NoCoordinator { code: ErrorCode::from(code) });
+        let found = found_coordinator(group, answer);
+        let node = found.node_id;
+        if found.error_code != 0 {
+            return Err(CallError::NoCoordinator { code: ErrorCode::from(found.error_code) });
         }
         if !self.inner.view.borrow().nodes.contains_key(&node) {
             self.refresh(Some(&[]), false).await?;

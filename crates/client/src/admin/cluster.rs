@@ -3,7 +3,9 @@
 use tramline_wire::Str;
 use tramline_wire::messages::DescribeConfigsRequest;
 use tramline_wire::messages::describe_configs_request::DescribeConfigsResource;
-use tramline_wire::messages::describe_configs_response::DescribeConfigsResourceResult;
+use tramline_wire::messages::describe_configs_response::{
+    DescribeConfigsResourceResult, DescribeConfigsResult,
+};
 
 use super::topics::only;
 use super::{Admin, AdminError, Refusal};
@@ -104,7 +106,9 @@ impl Admin {
         let answer = self
             .ask(&target, request, |answer| only(answer.results.iter().map(|row| row.error_code)))
             .await?;
-        let row = answer.results.into_iter().next().ok_or_else(|| AdminError::Missing(name.to_string()))?;
+        let is_meant = |row: &DescribeConfigsResult| row.resource_name == name;
+        let row =
+            answer.results.into_iter().find(is_meant).ok_or_else(|| AdminError::Missing(name.to_string()))?;
         Refusal::check(row.error_code, row.error_message.as_ref()).map_err(AdminError::Refused)?;
         Ok(row.configs.into_iter().map(entry).collect())
     }

@@ -90,7 +90,11 @@ impl Admin {
         let answer = self
             .ask_coordinator(&group, request, |answer| only(answer.groups.iter().map(|row| row.error_code)))
             .await?;
-        let row = answer.groups.into_iter().next().ok_or_else(|| AdminError::Missing(group.to_string()))?;
+        let row = answer
+            .groups
+            .into_iter()
+            .find(|row| row.group_id == group)
+            .ok_or_else(|| AdminError::Missing(group.to_string()))?;
         Refusal::check(row.error_code, row.error_message.as_ref()).map_err(AdminError::Refused)?;
         Ok(GroupDescription {
             group: row.group_id,
@@ -111,7 +115,11 @@ impl Admin {
         let answer = self
             .ask_coordinator(&group, request, |answer| only(answer.results.iter().map(|row| row.error_code)))
             .await?;
-        let row = answer.results.into_iter().next().ok_or_else(|| AdminError::Missing(group.to_string()))?;
+        let row = answer
+            .results
+            .into_iter()
+            .find(|row| row.group_id == group)
+            .ok_or_else(|| AdminError::Missing(group.to_string()))?;
         Refusal::check(row.error_code, row.error_message.as_ref()).map_err(AdminError::Refused)
     }
 }

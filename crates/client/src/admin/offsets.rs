@@ -1,6 +1,6 @@
 //! Offsets: the ends of partitions, and what groups have committed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tramline_wire::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use tramline_wire::messages::offset_commit_request::{
@@ -75,6 +75,12 @@ impl Admin {
                 found.insert(row.partition_index, row.offset);
             }
         }
+        for row in &description.partitions {
+            if !found.contains_key(&row.partition) {
+                return Err(AdminError::Missing(format!("{topic}-{}", row.partition)));
+            }
+        }
+        found.retain(|partition, _| description.partitions.iter().any(|row| row.partition == *partition));
         Ok(found)
     }
 
@@ -141,7 +147,9 @@ impl Admin {
     ) -> Result<(), AdminError> {
         let group = group.into();
         let mut topics: BTreeMap<Str, Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
+        let mut unnamed = BTreeSet::new();
         for (place, offset) in offsets {
+            unnamed.insert(place.clone());
             topics.entry(place.topic).or_default().push(OffsetCommitRequestPartition {
                 partition_index: place.partition,
                 committed_offset: offset.offset,
@@ -166,10 +174,16 @@ impl Admin {
                 )
             })
             .await?;
-        for row in answer.topics.iter().flat_map(|topic| &topic.partitions) {
-            Refusal::check(row.error_code, None).map_err(AdminError::Refused)?;
+        for topic in &answer.topics {
+            for row in &topic.partitions {
+                Refusal::check(row.error_code, None).map_err(AdminError::Refused)?;
+                unnamed.remove(&TopicPartition::new(topic.name.clone(), row.partition_index));
+            }
         }
-        Ok(())
+        match unnamed.pop_first() {
+            Some(place) => Err(AdminError::Missing(place.to_string())),
+            None => Ok(()),
+        }
     }
 }
 

@@ -110,7 +110,8 @@ impl Admin {
         &self,
         topics: impl IntoIterator<Item = NewTopic>,
     ) -> Result<BTreeMap<Str, Result<Uuid, Refusal>>, AdminError> {
-        let topics = topics.into_iter().map(NewTopic::into_wire).collect();
+        let topics: Vec<CreatableTopic> = topics.into_iter().map(NewTopic::into_wire).collect();
+        let names: Vec<Str> = topics.iter().map(|topic| topic.name.clone()).collect();
         let request =
             CreateTopicsRequest { topics, timeout_ms: millis(OPERATION_TIMEOUT), ..Default::default() };
         let answer = self
@@ -122,7 +123,7 @@ impl Admin {
             let outcome = Refusal::check(topic.error_code, topic.error_message.as_ref());
             (topic.name, outcome.map(|()| topic.topic_id))
         };
-        Ok(answer.topics.into_iter().map(outcome).collect())
+        all_told(&names, answer.topics.into_iter().map(outcome).collect())
     }
 
     /// Deletes topics with all their records. The answer has an outcome for each.
@@ -135,6 +136,7 @@ impl Admin {
     ) -> Result<BTreeMap<Str, Result<(), Refusal>>, AdminError> {
         let names: Vec<Str> = topics.into_iter().map(Into::into).collect();
         let timeout_ms = millis(OPERATION_TIMEOUT);
+        let asked = names.clone();
         let by_version = move |version: i16| {
             if version < 6 {
                 return DeleteTopicsRequest { topic_names: names.clone(), timeout_ms, ..Default::default() };
@@ -155,7 +157,7 @@ impl Admin {
             let outcome = Refusal::check(topic.error_code, topic.error_message.as_ref());
             topic.name.map(|name| (name, outcome))
         };
-        Ok(answer.responses.into_iter().filter_map(outcome).collect())
+        all_told(&asked, answer.responses.into_iter().filter_map(outcome).collect())
     }
 
     /// Makes `topic` have `count` partitions. Keys that fall to another partition afterwards are not in order with their past.
@@ -194,6 +196,15 @@ impl Admin {
     pub async fn describe_topic(&self, topic: impl Into<Str>) -> Result<TopicDescription, AdminError> {
         let name = topic.into();
         describe(self.cluster().await?, &name).await
+    }
+}
+
+/// The outcomes, once each of these topics has one and none that was never asked for.
+fn all_told<T>(names: &[Str], mut told: BTreeMap<Str, T>) -> Result<BTreeMap<Str, T>, AdminError> {
+    told.retain(|name, _| names.contains(name));
+    match names.iter().find(|name| !told.contains_key(*name)) {
+        Some(missing) => Err(AdminError::Missing(missing.to_string())),
+        None => Ok(told),
     }
 }
 

@@ -143,6 +143,15 @@ async fn ask_producer_id(shared: &Arc<Shared>) -> Result<ProducerId, ErrorCode> 
         ..Default::default()
     };
     match shared.cluster.call(Target::Any, request).await {
+        Ok(answer) if answer.error_code == 0 && (answer.producer_id < 0 || answer.producer_epoch < 0) => {
+            // Batches under it would pass for those of a producer without sequences, and could be stored twice.
+            tracing::warn!(
+                answer.producer_id,
+                answer.producer_epoch,
+                "a broker gave a producer id that is none"
+            );
+            Err(ErrorCode::NetworkException)
+        }
         Ok(answer) if answer.error_code == 0 => {
             Ok(ProducerId { id: answer.producer_id, epoch: answer.producer_epoch })
         }

@@ -62,6 +62,14 @@ pub enum Reply {
     HalfFrame,
     /// Sends an answer whose body ends after the correlation id.
     Truncated,
+    /// Sends these bytes instead of the answer.
+    Bytes(&'static [u8]),
+    /// Sends the answer twice.
+    Twice,
+    /// Closes its side for writing and goes on reading.
+    HalfClose,
+    /// Reads nothing more from the connection, which stays open.
+    Deaf,
     /// Answers when the test says so; later requests of the connection wait behind it.
     Hold(Arc<Notify>),
 }
@@ -327,6 +335,9 @@ async fn respond(inner: &Arc<Mutex<Inner>>, socket: &mut (impl AsyncWrite + Unpi
         };
         (reply, answer)
     };
+    if matches!(reply, Reply::Deaf) {
+        std::future::pending::<()>().await;
+    }
     let Some(answer) = answer.map(|frame| frame.to_bytes()) else {
         // An acks=0 produce is refused by closing.
         return !matches!(reply, Reply::Close | Reply::Error(_));
@@ -350,6 +361,10 @@ async fn respond(inner: &Arc<Mutex<Inner>>, socket: &mut (impl AsyncWrite + Unpi
             bytes.push(0);
             socket.write_all(&bytes).await.is_ok()
         }
+        Reply::Bytes(bytes) => socket.write_all(bytes).await.is_ok(),
+        Reply::Twice => socket.write_all(&[&answer[..], &answer].concat()).await.is_ok(),
+        Reply::HalfClose => socket.shutdown().await.is_ok(),
+        Reply::Deaf => false,
         Reply::Hold(release) => {
             release.notified().await;
             socket.write_all(&answer).await.is_ok()

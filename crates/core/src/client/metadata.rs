@@ -5,7 +5,7 @@
 //! that was restored from older metadata has gone back, and would never be reached again. A topic under a new id is another topic and is adopted whole. A topic
 //! that an answer calls unknown keeps its partitions (nodes that restart forget for a moment) and carries the error.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -101,7 +101,7 @@ impl ClusterView {
     /// `every_topic`: the answer lists every topic there is, so that topics it does not list are gone.
     pub fn update(&mut self, answer: &MetadataResponse, every_topic: bool) {
         if answer.cluster_id.is_some() {
-            self.cluster_id.clone_from(&answer.cluster_id);
+            self.cluster_id = answer.cluster_id.as_ref().map(Str::detached);
         }
         self.controller = (answer.controller_id >= 0).then_some(answer.controller_id);
         if !answer.brokers.is_empty() {
@@ -111,14 +111,21 @@ impl ClusterView {
                 .map(|b| {
                     (
                         b.node_id,
-                        Node { id: b.node_id, host: b.host.clone(), port: b.port, rack: b.rack.clone() },
+                        Node {
+                            id: b.node_id,
+                            // What is kept must not keep a whole answer alive.
+                            host: b.host.detached(),
+                            port: b.port,
+                            rack: b.rack.as_ref().map(Str::detached),
+                        },
                     )
                 })
                 .collect();
         }
         if every_topic {
-            let listed = |name: &Str| answer.topics.iter().any(|t| t.name.as_ref() == Some(name));
-            self.topics.retain(|name, _| listed(name));
+            let listed: BTreeSet<&Str> =
+                answer.topics.iter().filter_map(|topic| topic.name.as_ref()).collect();
+            self.topics.retain(|name, _| listed.contains(name));
         }
         for topic in &answer.topics {
             self.update_topic(topic);
@@ -127,6 +134,10 @@ impl ClusterView {
 
     fn update_topic(&mut self, row: &MetadataResponseTopic) {
         let Some(name) = &row.name else { return };
+        let name = match self.topics.get_key_value(name) {
+            Some((known, _)) => known.clone(),
+            None => name.detached(),
+        };
         let known = self.topics.entry(name.clone()).or_default();
         known.error_code = row.error_code;
         if row.error_code != 0 && row.partitions.is_empty() {
@@ -142,11 +153,16 @@ impl ClusterView {
         known.partitions = row
             .partitions
             .iter()
-            .filter(|p| p.partition_index >= 0)
+            // The partitions of a topic are numbered from 0 without gaps, and programs make a place for each number: one
+            // row about the last number there is must not stand for two thousand million of them.
+            .filter(|p| usize::try_from(p.partition_index).is_ok_and(|number| number < row.partitions.len()))
             .map(|p| {
                 let fresh = partition_view(p);
                 let partition = TopicPartition { topic: name.clone(), partition: fresh.partition };
-                let before = old.iter().find(|o| o.partition == fresh.partition);
+                let before = old
+                    .binary_search_by_key(&fresh.partition, |o| o.partition)
+                    .ok()
+                    .and_then(|at| old.get(at));
                 let Some(before) = before.filter(|before| same_topic && is_older(&fresh, before)) else {
                     dropped.remove(&partition);
                     return fresh;

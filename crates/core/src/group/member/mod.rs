@@ -44,7 +44,7 @@ pub use config::MemberConfig;
 pub use event::{CommitContext, CommitVerdict, Event, MemberError, RevocationId};
 pub use request::{
     CoordinatorNode, Disconnected, MemberRequest, RequestBody, RequestId, ResponseBody, find_coordinator,
-    leave_group,
+    found_coordinator, leave_group,
 };
 
 use super::Seeded;

@@ -4,6 +4,7 @@ use alloc::vec;
 use core::time::Duration;
 
 use tramline_wire::Str;
+use tramline_wire::messages::find_coordinator_response::Coordinator;
 use tramline_wire::messages::leave_group_request::MemberIdentity;
 use tramline_wire::messages::{
     FindCoordinatorRequest, FindCoordinatorResponse, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest,
@@ -77,6 +78,19 @@ pub fn find_coordinator(version: i16, group: Str) -> FindCoordinatorRequest {
         ..4 => FindCoordinatorRequest { key: group, ..Default::default() },
         _ => FindCoordinatorRequest { coordinator_keys: vec![group], ..Default::default() },
     }
+}
+
+/// What an answer of any version says about this group's coordinator. One that says nothing about it says that there is
+/// none now: node 0 of a message of defaults is nobody's coordinator.
+#[must_use]
+pub fn found_coordinator(group: &Str, response: FindCoordinatorResponse) -> Coordinator {
+    const NOT_AVAILABLE: i16 = 15;
+    let FindCoordinatorResponse { coordinators, error_code, node_id, host, port, .. } = response;
+    let about_it = coordinators.into_iter().find(|row| row.key == *group);
+    about_it.unwrap_or_else(|| {
+        let error_code = if error_code == 0 && host.is_empty() { NOT_AVAILABLE } else { error_code };
+        Coordinator { key: group.clone(), node_id, host, port, error_code, ..Default::default() }
+    })
 }
 
 /// A member's good-bye, in the form that this version has.

@@ -3,6 +3,7 @@
 use tramline_wire::messages::{FindCoordinatorResponse, HeartbeatRequest};
 use tramline_wire::{ErrorCode, TopicPartition};
 
+use super::request::found_coordinator;
 use super::{
     CoordinatorNode, Disconnected, Event, Generation, Held, InFlight, Kind, Member, MemberError,
     MemberRequest, NO_ANSWER, Phase, RequestBody, RequestId, ResponseBody, RevocationId,
@@ -256,10 +257,8 @@ impl Member {
             Ok(_) => return self.broken(Kind::FindCoordinator, "another message"),
             Err(Disconnected) => FindCoordinatorResponse { error_code: NO_ANSWER, ..Default::default() },
         };
-        let (code, node_id, host, port) = match response.coordinators.into_iter().next() {
-            Some(found) => (found.error_code, found.node_id, found.host, found.port),
-            None => (response.error_code, response.node_id, response.host, response.port),
-        };
+        let found = found_coordinator(&self.config.group_id, response);
+        let (code, node_id, host, port) = (found.error_code, found.node_id, found.host, found.port);
         if code == codes::NONE {
             let Ok(port) = u16::try_from(port) else {
                 return self.broken(Kind::FindCoordinator, "a port that is none");
