@@ -86,7 +86,8 @@ pub fn find_coordinator(version: i16, group: Str) -> FindCoordinatorRequest {
 pub fn found_coordinator(group: &Str, response: FindCoordinatorResponse) -> Coordinator {
     const NOT_AVAILABLE: i16 = 15;
     let FindCoordinatorResponse { coordinators, error_code, node_id, host, port, .. } = response;
-    let about_it = coordinators.into_iter().find(|row| row.key == *group);
+    // One key was asked about, so that a row without one is about it.
+    let about_it = coordinators.into_iter().find(|row| row.key == *group || row.key.is_empty());
     about_it.unwrap_or_else(|| {
         let error_code = if error_code == 0 && host.is_empty() { NOT_AVAILABLE } else { error_code };
         Coordinator { key: group.clone(), node_id, host, port, error_code, ..Default::default() }
