@@ -211,7 +211,7 @@ fn b137_a_second_power_cut_during_recovery_changes_nothing() {
 }
 
 #[test]
-fn leaving_out_any_kind_of_barrier_is_noticed() {
+fn b212_leaving_out_any_kind_of_barrier_is_noticed() {
     let effects = effects();
     let lies = [
         Lie::ActiveSegment,

@@ -301,7 +301,7 @@ async fn parked(stage: &Stage, count: i64) {
 }
 
 #[tokio::test]
-async fn s32_a_waiting_fetch_is_answered_empty_when_its_time_is_over() {
+async fn s32_b149_a_waiting_fetch_is_answered_empty_when_its_time_is_over() {
     let stage = Stage::new().await;
     let mut client = stage.client().await;
     client.create_topic("t", 1).await;
@@ -314,7 +314,7 @@ async fn s32_a_waiting_fetch_is_answered_empty_when_its_time_is_over() {
 }
 
 #[tokio::test]
-async fn s33_s35_a_write_wakes_a_waiting_fetch_which_delays_nobody() {
+async fn s33_s35_b149_a_write_wakes_a_waiting_fetch_which_delays_nobody() {
     let stage = Stage::new().await;
     let (mut reader, mut writer) = (stage.client().await, stage.client().await);
     writer.create_topic("t", 1).await;

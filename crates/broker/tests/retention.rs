@@ -104,7 +104,7 @@ fn records_that_nobody_waits_for_are_forced_in_the_background() {
 }
 
 #[tokio::test]
-async fn a_waiting_fetch_whose_offset_is_removed_gets_out_of_range() {
+async fn b167_a_waiting_fetch_whose_offset_is_removed_gets_out_of_range() {
     let config = BrokerConfig::new()
         .retention_check_interval(Duration::from_millis(50))
         .background_sync_interval(Duration::from_millis(50));

@@ -193,7 +193,7 @@ fn a_group_is_one_write_and_its_members_get_offsets_in_order() {
 }
 
 #[test]
-fn a_reader_that_holds_a_slice_finishes_it_after_retention_removed_the_file() {
+fn b167_a_reader_that_holds_a_slice_finishes_it_after_retention_removed_the_file() {
     let storage = memory();
     let (mut log, _) = open(&storage, &LogConfig { retention_bytes: Some(1), ..small() });
     for n in 0..40 {

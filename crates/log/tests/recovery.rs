@@ -188,7 +188,7 @@ fn closed() -> (MemoryStorage, Vec<i64>) {
 }
 
 #[test]
-fn d3_damage_in_a_sealed_segment_is_reported_and_never_a_silent_gap() {
+fn d3_b130_damage_in_a_sealed_segment_is_reported_and_never_a_silent_gap() {
     // Elsewhere every segment was cut at its first bad record, sealed ones too. The log still claimed its full range,
     // but offsets in the middle answered "out of range" for ever although they lay between start and end: a consumer
     // could neither read nor reset its way across, and nobody was told. Here sealed bytes stay as they are, the start

@@ -56,9 +56,9 @@ fn members_are_described_with_metadata_only_when_stable() {
     assert_eq!((&*preparing.protocol_data, preparing.members[0].member_metadata.len()), ("", 0));
 }
 
-/// B164: a deleted group leaves no offsets, also none whose commit was on its way.
+/// A deleted group leaves no offsets, also none whose commit was on its way.
 #[test]
-fn a_deleted_group_is_gone_with_its_offsets_and_can_begin_again() {
+fn b164_a_deleted_group_is_gone_with_its_offsets_and_can_begin_again() {
     let mut desk = Desk::new();
     let token = desk.delete("g");
     assert_eq!(desk.deleted(token), 69);
