@@ -11,8 +11,8 @@ use tramline_wire::{
 
 use crate::counting::within;
 
-/// What may come out of one batch.
-const LIMIT: usize = 64 << 10;
+/// Bytes that may come out of one batch.
+pub const LIMIT: usize = 64 << 10;
 /// What a codec may hold beside its output: two blocks of lz4, and what it grows through.
 const CODEC: usize = 6 * LIMIT + (17 << 20);
 
@@ -32,7 +32,7 @@ pub(crate) fn check(data: &[u8]) -> bool {
 }
 
 /// Makes the length and the checksum of a batch right, so that what lies behind them is reached.
-pub(crate) fn seal(bytes: &mut [u8]) {
+pub fn seal(bytes: &mut [u8]) {
     if let Some(length) = bytes.len().checked_sub(12).filter(|_| bytes.len() >= HEADER_LEN) {
         let length = i32::try_from(length).unwrap_or(i32::MAX);
         bytes[8..12].copy_from_slice(&length.to_be_bytes());
@@ -79,8 +79,8 @@ fn read(bytes: Bytes) -> bool {
     sound > 0
 }
 
-/// Everything that reads a batch.
-fn inspect(bytes: &Bytes) -> bool {
+/// Gives the bytes to everything that reads a batch. True when they are a sound one.
+pub fn inspect(bytes: &Bytes) -> bool {
     let _ = BatchHeader::parse(bytes).map(|header| {
         (header.compression(), header.total_len(), header.last_offset(), header.last_sequence())
     });

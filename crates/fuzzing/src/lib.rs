@@ -4,7 +4,7 @@
 //! decoder does, when it holds more memory than its promise, or when what it read does not survive being written and
 //! read again; each tells whether the bytes were accepted, so that a run that never gets anywhere is noticed.
 
-mod batches;
+pub mod batches;
 pub mod counting;
 mod groups;
 mod log_files;

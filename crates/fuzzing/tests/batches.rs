@@ -6,14 +6,10 @@
 
 use bytes::Bytes;
 use tramline_fuzzing::Random;
+use tramline_fuzzing::batches::{LIMIT, inspect, seal};
 use tramline_fuzzing::counting::peak_of;
-use tramline_wire::batch::{
-    HEADER_LEN, ProduceRules, set_log_append_time, validate_produce_batch, with_producer,
-};
-use tramline_wire::checksum::crc32c;
-use tramline_wire::{
-    BatchBuilder, BatchHeader, Compression, RecordBatch, TopicPartition, batches, check_batch,
-};
+use tramline_wire::batch::HEADER_LEN;
+use tramline_wire::{BatchBuilder, Compression, RecordBatch, TopicPartition, batches};
 
 fn batch_of(codec: Compression, records: usize) -> Vec<u8> {
     let mut builder = BatchBuilder::new(codec);
@@ -28,47 +24,12 @@ fn batch_of(codec: Compression, records: usize) -> Vec<u8> {
     builder.build().to_vec()
 }
 
-/// Makes length and checksum right again, so that what lies behind them is reached.
-fn seal(bytes: &mut [u8]) {
-    if bytes.len() >= HEADER_LEN {
-        let length = (bytes.len() - 12) as i32;
-        bytes[8..12].copy_from_slice(&length.to_be_bytes());
-        bytes[16] = 2;
-        let crc = crc32c(&bytes[21..]);
-        bytes[17..21].copy_from_slice(&crc.to_be_bytes());
-    }
-}
-
-const LIMIT: usize = 64 << 10;
-
+/// Every batch in a row of them is walked over, and the first is read by all that reads one.
 fn read_everything(bytes: &Bytes) -> bool {
-    let _ = BatchHeader::parse(bytes).map(|header| {
-        (header.compression(), header.total_len(), header.last_offset(), header.last_sequence())
-    });
-    let _ = check_batch(bytes);
     let mut walk = batches(bytes.clone());
     let walked: usize = walk.by_ref().map_while(Result::ok).map(|(_, batch)| batch.len()).sum();
     assert_eq!(walked + walk.remainder().bytes, bytes.len());
-    let rules = ProduceRules {
-        deep: true,
-        compacted: true,
-        timestamps: Some((0, i64::MAX)),
-        max_uncompressed: LIMIT,
-        ..ProduceRules::default()
-    };
-    let _ = validate_produce_batch(bytes, &rules).map_err(|refusal| refusal.error_code());
-    let Ok(batch) = RecordBatch::decode_with_limit(TopicPartition::new("t", 0), bytes.clone(), LIMIT) else {
-        return false;
-    };
-    for record in &batch {
-        let shown =
-            (record.offset(), record.timestamp(), record.key().map(<[u8]>::len), record.payload_len());
-        assert_eq!(record.headers().count(), record.raw_headers().len(), "{shown:?}");
-        assert!(record.value_bytes().as_deref() == record.value());
-    }
-    let _ = with_producer(bytes.clone(), 1, 2, 3);
-    let _ = set_log_append_time(&mut bytes.to_vec(), 4);
-    true
+    inspect(bytes)
 }
 
 fn from_env(name: &str, default: u64) -> u64 {
