@@ -70,22 +70,27 @@ pub(crate) struct Plan {
 
 /// Makes what is missing and checks what is there. How many shards there are.
 pub(crate) async fn prepare(admin: &Admin, topics: &Topics, plan: &Plan) -> Result<i32, OpenError> {
-    let mut there = partitions(admin, topics, plan.results).await?;
-    let shards = match there.get(&topics.tasks) {
-        Some(&partitions) => partitions,
-        None if plan.create => plan.shards as usize,
-        None => return Err(OpenError::Missing(topics.tasks.trim_end_matches(".tasks").to_owned())),
-    };
-    let missing: Vec<&Str> =
-        topics.needed(plan.results).into_iter().filter(|topic| !there.contains_key(*topic)).collect();
-    if !missing.is_empty() {
-        create(admin, topics, &missing, shards, plan).await?;
-        there = appeared(admin, topics, plan.results).await?;
+    let needed = topics.needed(plan.results);
+    let mut there = partitions(admin, &needed).await?;
+    if !there.contains_key(&topics.tasks) {
+        if !plan.create {
+            return Err(OpenError::Missing(topics.tasks.trim_end_matches(".tasks").to_owned()));
+        }
+        // By itself: it may be there unseen, made just now by somebody who wants another number of shards, and it is what
+        // says how many partitions the others get.
+        let tasks = [&topics.tasks];
+        create(admin, topics, &tasks, plan.shards as usize, plan).await?;
+        there.extend(appeared(admin, &tasks).await?);
     }
-    let shards = there.get(&topics.tasks).copied().unwrap_or(shards);
-    for topic in topics.needed(plan.results) {
+    let shards = there.get(&topics.tasks).copied().unwrap_or(0);
+    let missing: Vec<&Str> = needed.iter().copied().filter(|topic| !there.contains_key(*topic)).collect();
+    if shards > 0 && !missing.is_empty() {
+        create(admin, topics, &missing, shards, plan).await?;
+        there = appeared(admin, &needed).await?;
+    }
+    for topic in needed {
         let partitions = there.get(topic).copied().unwrap_or(0);
-        if partitions != shards {
+        if partitions != shards || partitions == 0 {
             return Err(OpenError::Partitions { topic: topic.clone(), partitions, shards });
         }
     }
@@ -97,11 +102,11 @@ pub(crate) async fn prepare(admin: &Admin, topics: &Topics, plan: &Plan) -> Resu
 }
 
 /// The same once what was made is known to whoever answers: a cluster spreads that word after it has acknowledged the making.
-async fn appeared(admin: &Admin, topics: &Topics, results: bool) -> Result<BTreeMap<Str, usize>, OpenError> {
+async fn appeared(admin: &Admin, wanted: &[&Str]) -> Result<BTreeMap<Str, usize>, OpenError> {
     let begun = Instant::now();
     loop {
-        let there = partitions(admin, topics, results).await?;
-        let complete = topics.needed(results).iter().all(|topic| there.contains_key(*topic));
+        let there = partitions(admin, wanted).await?;
+        let complete = wanted.iter().all(|topic| there.contains_key(*topic));
         if complete || begun.elapsed() > APPEARS {
             return Ok(there);
         }
@@ -109,14 +114,10 @@ async fn appeared(admin: &Admin, topics: &Topics, results: bool) -> Result<BTree
     }
 }
 
-/// How many partitions each topic of the queue has that exists.
-async fn partitions(
-    admin: &Admin,
-    topics: &Topics,
-    results: bool,
-) -> Result<BTreeMap<Str, usize>, OpenError> {
+/// How many partitions each of the topics has that exists.
+async fn partitions(admin: &Admin, wanted: &[&Str]) -> Result<BTreeMap<Str, usize>, OpenError> {
     let mut there = BTreeMap::new();
-    for topic in topics.needed(results) {
+    for &topic in wanted {
         match admin.describe_topic(topic.clone()).await {
             Ok(description) => {
                 there.insert(topic.clone(), description.partitions.len());

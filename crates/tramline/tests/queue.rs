@@ -300,6 +300,24 @@ async fn topics_under_which_leases_would_not_hold_are_refused() {
     stand.close().await;
 }
 
+/// Whoever makes the topic of the tasks says how many shards there are, also when that is not known everywhere yet, or
+/// comes between a look and the making of the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tasks_topic_that_comes_up_meanwhile_decides_how_many_shards_there_are() {
+    let stand = Stand::start().await;
+    for _ in 0..20 {
+        let name = unique("queue");
+        let tasks =
+            NewTopic::new(format!("{name}.tasks"), 2).config("message.timestamp.type", "LogAppendTime");
+        let admin = stand.admin();
+        let opening = Queue::builder(stand.client(), &name).shards(3).open();
+        let (created, opened) = tokio::join!(admin.create_topics([tasks]), soon(opening));
+        let made = created.unwrap().into_values().all(|outcome| outcome.is_ok());
+        assert_eq!(opened.unwrap().shards(), if made { 2 } else { 3 });
+    }
+    stand.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn health_names_the_shard_whose_replay_stands_still() {
     let stand = Stand::start().await;
