@@ -363,14 +363,16 @@ fn slow_handlers(runtime: &tokio::runtime::Runtime) -> Result<()> {
     Ok(())
 }
 
+/// Only the forms with the argument in their name, if there is one.
 fn main() -> Result<()> {
+    let wanted = std::env::args().nth(1).unwrap_or_default();
     println!("{}", stand());
     let two = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let one = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut rows: Vec<(Vec<String>, Vec<Figures>)> = Vec::new();
     for round in 0..=ROUNDS {
         let mut row = 0;
-        for (name, form) in FORMS {
+        for (name, form) in FORMS.into_iter().filter(|(name, _)| name.contains(&wanted)) {
             for partitions in [1, 8] {
                 for (threads, runtime) in [("1", &one), ("2", &two)] {
                     let figures = measure(runtime, form, ready(RECORDS, partitions)?)?;
@@ -404,5 +406,5 @@ fn main() -> Result<()> {
         &lines,
     );
     println!("{}", stand());
-    slow_handlers(&two)
+    if wanted.is_empty() || "handlers of 1 ms".contains(&wanted) { slow_handlers(&two) } else { Ok(()) }
 }

@@ -51,7 +51,7 @@ impl Plan {
     }
 }
 
-/// The records that one handler works on, or will.
+/// The records that one handler works on, or will. Boxed, since it is passed on a lot and used again.
 struct Job<V: Values> {
     records: Items<V>,
     tickets: Vec<Ticket>,
@@ -103,13 +103,14 @@ struct Engine<'a, V: Values> {
     started: Instant,
     jitter: Jitter,
     /// By slot.
-    running: Vec<Option<(JobId, Job<V>)>>,
+    running: Vec<Option<(JobId, Box<Job<V>>)>>,
     /// Those that will be handled again.
-    resting: HashMap<JobId, Job<V>>,
-    parked: HashMap<JobId, Job<V>>,
+    resting: HashMap<JobId, Box<Job<V>>>,
+    parked: HashMap<JobId, Box<Job<V>>>,
     /// How many records were parked when that was last shown.
     shown_parked: usize,
-    spare: Vec<Job<V>>,
+    #[expect(clippy::vec_box, reason = "the boxes are what is used again")]
+    spare: Vec<Box<Job<V>>>,
     completed: Vec<Ticket>,
     counts: Counts,
     sampler: Sampler,
@@ -211,6 +212,7 @@ impl<'a, V: Values> Engine<'a, V> {
         self.freed = false;
         let room = if self.closed { 0 } else { self.dispatcher.room() };
         let (mut has_room, mut freed_bytes, mut copied_bytes) = (false, 0, 0);
+        let stops;
         let (hurried, held_bytes) = {
             let mut cell = self.lane.cell();
             for ticket in self.completed.drain(..) {
@@ -239,7 +241,7 @@ impl<'a, V: Values> Engine<'a, V> {
                     }
                 }
             }
-            self.stopping = cell.lane.stop_reason().is_some();
+            stops = cell.lane.stop_reason().is_some();
             freed_bytes += cell.lane.take_freed();
             (cell.lane.state() == LaneState::Cancelling, cell.lane.held_bytes())
         };
@@ -251,7 +253,7 @@ impl<'a, V: Values> Engine<'a, V> {
             self.begin_nothing_more();
         }
         self.admit();
-        if self.stopping {
+        if stops && !mem::replace(&mut self.stopping, true) {
             let (resting, freed) = (&mut self.resting, &mut self.freed);
             self.dispatcher.give_up_resting(|id| {
                 *freed = true;
@@ -285,7 +287,7 @@ impl<'a, V: Values> Engine<'a, V> {
     }
 
     /// The next job, with its records.
-    fn start(&mut self) -> Option<(JobId, Job<V>)> {
+    fn start(&mut self) -> Option<(JobId, Box<Job<V>>)> {
         // Only who rests needs the clock.
         let now = if self.resting.is_empty() { time::Instant::ZERO } else { self.now() };
         let mut job = self.spare.pop().unwrap_or_default();
@@ -323,7 +325,7 @@ impl<'a, V: Values> Engine<'a, V> {
         slots: &mut Slots<F>,
         make: &impl Fn(Task<I>, Span) -> F,
         task: Task<I>,
-        mut job: (JobId, Job<V>),
+        mut job: (JobId, Box<Job<V>>),
         ended: &mut Vec<(usize, Output)>,
     ) {
         let handles = matches!(task, Task::Handle(_));
@@ -343,7 +345,7 @@ impl<'a, V: Values> Engine<'a, V> {
         }
     }
 
-    fn complete(&mut self, id: JobId, mut job: Job<V>) {
+    fn complete(&mut self, id: JobId, mut job: Box<Job<V>>) {
         self.dispatcher.finish(id);
         self.freed = true;
         self.completed.append(&mut job.tickets);

@@ -31,7 +31,7 @@ pub(super) struct Burial {
 
 impl<V: Values> Engine<'_, V> {
     /// The failed job stays, with what is behind it.
-    pub(super) fn park(&mut self, id: JobId, mut job: Job<V>, error: String) {
+    pub(super) fn park(&mut self, id: JobId, mut job: Box<Job<V>>, error: String) {
         self.counts.parked += 1;
         self.dispatcher.park(id);
         self.freed = true;
@@ -133,7 +133,7 @@ impl<V: Values> Engine<'_, V> {
         &mut self,
         slots: &mut Slots<F>,
         make: &impl Fn(Task<I>, Span) -> F,
-        (id, mut job): (JobId, Job<V>),
+        (id, mut job): (JobId, Box<Job<V>>),
         burial: Box<Burial>,
         ended: &mut Vec<(usize, Output)>,
     ) {
@@ -147,7 +147,7 @@ impl<V: Values> Engine<'_, V> {
         &mut self,
         slots: &mut Slots<F>,
         make: &impl Fn(Task<I>, Span) -> F,
-        (id, mut job): (JobId, Job<V>),
+        (id, mut job): (JobId, Box<Job<V>>),
         output: Output,
         ended: &mut Vec<(usize, Output)>,
     ) {
