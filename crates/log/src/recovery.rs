@@ -73,6 +73,7 @@ pub(crate) fn open(
     };
     recovery.look_around()?;
     recovery.verify_segments()?;
+    recovery.close_gaps();
     recovery.settle_the_end()?;
     let mut producers = recovery.replay_producers(now)?;
     producers.expire(now, config.producer_expiration);
@@ -237,6 +238,26 @@ impl Recovery<'_> {
             }
         }
         Ok(false)
+    }
+
+    /// Compaction leaves no gap without a batch behind it, and only a walk tells whether there is a sound one: a gap that
+    /// was taken for one of compaction's, with nothing behind it, is a loss.
+    fn close_gaps(&mut self) {
+        let mut behind = false;
+        for n in (0..self.segments.len()).rev() {
+            let (segment, next) = (&self.segments[n], self.segments.get(n + 1).map(|next| next.base_offset));
+            let published = segment.published().clone();
+            let gap = next.filter(|next| !behind && published.next_offset < *next);
+            behind |= published.size > 0;
+            let Some(next) = gap else { continue };
+            let (from, size) = (published.next_offset, published.size);
+            let region = Region { from, next, pos: size, end: size };
+            let damage = segment.damage.iter().copied().chain([region]).collect();
+            let published = Published { next_offset: next, ..published };
+            let (path, file) = (segment.path.clone(), Arc::clone(&segment.file));
+            self.segments[n] = Arc::new(Segment::new(segment.base_offset, path, file, published, damage));
+            self.report.damaged.push(Damaged { from, next, bytes: 0 });
+        }
     }
 
     fn count(&mut self, scan: &Scan, checked: bool) {

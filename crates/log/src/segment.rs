@@ -159,7 +159,13 @@ impl Segment {
             }
         };
         let mut walk = Walk::new(self, start, end);
-        let Some((pos, first)) = walk.find(|header| header.last_offset() >= offset)? else { return Ok(None) };
+        let Some((pos, first)) = walk.find(|header| header.last_offset() >= offset)? else {
+            // A gap, and damage right behind it: to say "nothing yet" would keep a reader there for ever.
+            return match ahead {
+                Some(region) => Err(ReadError::Damaged { from: offset, next: region.next }),
+                None => Ok(None),
+            };
+        };
         let first_len = first.total_len();
         if first.last_offset() >= stop || (first_len > max_bytes && !at_least_one) {
             return Ok(None);

@@ -382,3 +382,54 @@ fn gaps_are_no_damage_when_the_checkpoint_is_lost() {
     pass(&mut log, NOW);
     verify(&log, &model, 300, "after one more pass");
 }
+
+/// A compacted log of several files, at the end of which stands one that nothing was appended to.
+fn with_gaps(config: &LogConfig) -> (MemoryStorage, Vec<std::path::PathBuf>) {
+    let storage = memory();
+    let (mut log, _) = open(&storage.shared(), config);
+    let mut model = Model::default();
+    for n in 0..120 {
+        let key = if n % 12 == 5 { format!("once-{n}") } else { format!("key-{}", n % 3) };
+        put(&mut log, &mut model, &[(&key, Some(&format!("{n:0200}")))], Compression::None).unwrap();
+    }
+    log.seal_active().unwrap();
+    force(&mut log);
+    pass(&mut log, NOW).unwrap();
+    log.close().unwrap();
+    let files = common::segments(&*storage.shared());
+    assert!(files.len() > 3, "{files:?}");
+    (storage, files)
+}
+
+#[test]
+fn a_gap_of_compaction_with_damage_behind_it_never_holds_a_reader_up() {
+    let config = LogConfig { segment_bytes: 1200, ..compacting(eager()) };
+    let (_, files) = with_gaps(&config);
+    // Each single file, and each file with all that follow: its first batch is not to be believed any more.
+    for (first, all) in (0..files.len()).flat_map(|first| [(first, false), (first, true)]) {
+        for without_checkpoint in [false, true] {
+            let (storage, files) = with_gaps(&config);
+            for file in &files[first..if all { files.len() } else { first + 1 }] {
+                storage.corrupt(file, 70, 1).ok();
+            }
+            if without_checkpoint {
+                storage.shared().remove(&dir().join("checkpoint")).unwrap();
+            }
+            for start in ["the first start", "the next one"] {
+                let context = format!("{first} {all} {without_checkpoint}, {start}");
+                let (log, report) = open(&storage.shared(), &config);
+                let reader = log.reader();
+                let mut at = reader.log_start();
+                while at < reader.log_end() {
+                    let before = at;
+                    at = match reader.read(at, 300, i64::MAX, true) {
+                        Ok(slice) => slice.next_offset(),
+                        Err(tramline_log::ReadError::Damaged { next, .. }) => next,
+                        Err(error) => panic!("{context}: {error} at {at}"),
+                    };
+                    assert!(at > before, "{context}: held up at {at} below {}, {report}", reader.log_end());
+                }
+            }
+        }
+    }
+}
