@@ -51,6 +51,10 @@ pub(crate) enum Lane {
     Coordination,
 }
 
+/// How many nodes are tried before the configured addresses: with a list of thousands that are none, that would take for
+/// ever.
+const NODES_TRIED: usize = 8;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LinkKey {
     Bootstrap(usize),
@@ -188,6 +192,15 @@ impl Cluster {
         topics: Option<&[Str]>,
         create: bool,
     ) -> Result<Arc<ClusterView>, CallError> {
+        self.refresh_told(topics, create).await.map(|(view, _)| view)
+    }
+
+    /// As [`refresh`](Self::refresh), with the topics that the answer spoke of: the view also holds what was known before.
+    pub(crate) async fn refresh_told(
+        &self,
+        topics: Option<&[Str]>,
+        create: bool,
+    ) -> Result<(Arc<ClusterView>, BTreeSet<Str>), CallError> {
         let rows = topics.map(|names| {
             let row = |name: &Str| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
             names.iter().map(row).collect()
@@ -213,7 +226,18 @@ impl Cluster {
             }
             changed
         });
-        Ok(self.metadata())
+        let view = self.metadata();
+        self.forget_strangers(&view);
+        Ok((view, answer.topics.into_iter().filter_map(|row| row.name).collect()))
+    }
+
+    /// Lets go of the connections to nodes that are none any more: hints may name new ones without end.
+    fn forget_strangers(&self, view: &ClusterView) {
+        let is_known = |key: &LinkKey| match key {
+            LinkKey::Bootstrap(_) => true,
+            LinkKey::Node(node, _) => view.nodes.contains_key(node),
+        };
+        locked(&self.inner.links).retain(|key, _| is_known(key));
     }
 
     /// One request, one attempt, within the request timeout. Nothing inside is retried.
@@ -325,7 +349,7 @@ impl Cluster {
             nodes.rotate_left(turn);
         }
         let mut last = None;
-        for node in nodes {
+        for node in nodes.into_iter().take(NODES_TRIED) {
             match self.node(node, Lane::Control).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = Some(error),

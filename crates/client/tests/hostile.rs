@@ -329,6 +329,153 @@ async fn an_admin_answer_that_leaves_out_what_was_asked_is_an_error_and_never_a_
 }
 
 #[tokio::test]
+async fn deleted_records_are_told_of_each_partition_that_was_asked_about_and_of_no_other() {
+    let peer = Peer::with_topic("t", 2).await;
+    let admin = Admin::new(config(peer.address()));
+    let answer = |topic: &'static str, rows: &'static [(i32, i64, i16)]| {
+        peer.answer::<DeleteRecordsRequest>(move |_, _| {
+            let row = |(partition_index, low_watermark, error_code): &(i32, i64, i16)| {
+                delete_records_response::DeleteRecordsPartitionResult {
+                    partition_index: *partition_index,
+                    low_watermark: *low_watermark,
+                    error_code: *error_code,
+                }
+            };
+            let partitions = rows.iter().map(row).collect();
+            let topics =
+                vec![delete_records_response::DeleteRecordsTopicResult { name: topic.into(), partitions }];
+            DeleteRecordsResponse { topics, ..Default::default() }
+        });
+    };
+    let before = || [(0, 5), (1, 6)].into();
+    answer("t", &[]);
+    missing(admin.delete_records("t", before()).await, "t-0");
+    answer("t", &[(0, 5, 0), (7, 6, 0)]);
+    missing(admin.delete_records("t", before()).await, "t-1");
+    answer("u", &[(0, 5, 0), (1, 6, 0)]);
+    missing(admin.delete_records("t", before()).await, "t-0");
+    // Twice: the first counts.
+    answer("t", &[(1, 6, 0), (0, 5, 1), (7, 0, 29), (0, 5, 0)]);
+    let deleted = admin.delete_records("t", before()).await.unwrap();
+    let told: Vec<_> = deleted.into_iter().map(|(of, row)| (of, row.map_err(|e| e.code.code()))).collect();
+    assert_eq!(told, [(0, Err(1)), (1, Ok(6))]);
+}
+
+#[tokio::test]
+async fn offsets_of_another_group_are_never_taken_for_those_that_were_asked_for() {
+    use offset_fetch_response::*;
+    for version in [7, 9] {
+        let peer = Peer::with_topic("t", 1).await;
+        peer.max_version(ApiKey::OffsetFetch, version);
+        coordinate(&peer, |_, honest| vec![honest]);
+        let admin = Admin::new(config(peer.address()));
+        let of = |group: &str, committed_offset| {
+            let partitions = vec![OffsetFetchResponsePartitions { committed_offset, ..Default::default() }];
+            let topics =
+                vec![OffsetFetchResponseTopics { name: "t".into(), partitions, ..Default::default() }];
+            OffsetFetchResponseGroup { group_id: group.into(), topics, ..Default::default() }
+        };
+        let refused = OffsetFetchResponseGroup { error_code: 30, ..of("h", 7) };
+        let answer = |groups: Vec<OffsetFetchResponseGroup>| {
+            peer.answer::<OffsetFetchRequest>(move |_, version| match version {
+                8.. => OffsetFetchResponse { groups: groups.clone(), ..Default::default() },
+                _ => OffsetFetchResponse::default(),
+            });
+        };
+        answer(vec![refused.clone(), of("g", 4)]);
+        let committed = admin.group_offsets("g").await.unwrap();
+        let committed: Vec<_> = committed.into_values().map(|at| at.offset).collect();
+        if version < 8 {
+            // The whole answer is about the one group, and says that there is nothing.
+            assert!(committed.is_empty());
+            continue;
+        }
+        assert_eq!(committed, [4]);
+        for groups in [vec![], vec![refused], vec![of("h", 7)]] {
+            answer(groups);
+            missing(admin.group_offsets("g").await, "g");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_told_of_something_else_or_of_nothing_is_no_answer_to_an_admin() {
+    let peer = Peer::with_topic("t", 1).await;
+    let admin = Admin::new(config(peer.address()));
+    // Known from before, and left out now.
+    admin.describe_topic("t").await.unwrap();
+    let address = peer.address();
+    peer.answer::<MetadataRequest>(move |_, _| MetadataResponse {
+        topics: vec![],
+        ..metadata(&address, &[0], 0, 0)
+    });
+    missing(admin.describe_topic("t").await, "t");
+    let address = peer.address();
+    peer.answer::<MetadataRequest>(move |_, _| metadata(&address, &[0], 0, 0));
+    // A broker of the topic's name.
+    peer.answer::<DescribeConfigsRequest>(|request, _| {
+        let resource_name = request.resources[0].resource_name.clone();
+        let row = describe_configs_response::DescribeConfigsResourceResult {
+            name: "key".into(),
+            ..Default::default()
+        };
+        let result = |resource_type| describe_configs_response::DescribeConfigsResult {
+            resource_type,
+            resource_name: resource_name.clone(),
+            configs: vec![row.clone()],
+            ..Default::default()
+        };
+        let asked = request.resources[0].resource_type;
+        // That of brokers is answered for both.
+        let results = if asked == 2 { vec![result(4)] } else { vec![result(2), result(4)] };
+        DescribeConfigsResponse { results, ..Default::default() }
+    });
+    missing(admin.describe_topic_configs("t").await, "t");
+    assert_eq!(admin.describe_broker_configs(1).await.unwrap().len(), 1);
+    // An end that is no offset, a time that no record reaches, and rows of another topic.
+    let places = |topic: &'static str, end: i64| {
+        peer.answer::<ListOffsetsRequest>(move |request, _| {
+            let offset = if request.topics[0].partitions[0].timestamp >= 0 { -1 } else { end };
+            let row = list_offsets_response::ListOffsetsPartitionResponse { offset, ..Default::default() };
+            let again = list_offsets_response::ListOffsetsPartitionResponse { offset: 70, ..row.clone() };
+            let topics = vec![list_offsets_response::ListOffsetsTopicResponse {
+                name: topic.into(),
+                partitions: vec![row, again],
+            }];
+            ListOffsetsResponse { topics, ..Default::default() }
+        });
+    };
+    places("t", 8);
+    for at in [StartOffset::Latest, StartOffset::Timestamp(5)] {
+        let found = admin.list_offsets("t", at).await.unwrap();
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [(0, 8)]);
+    }
+    places("t", -1);
+    for at in [StartOffset::Earliest, StartOffset::Latest, StartOffset::Timestamp(5)] {
+        missing(admin.list_offsets("t", at).await, "t-0");
+    }
+    places("u", 8);
+    missing(admin.list_offsets("t", StartOffset::Latest).await, "t-0");
+}
+
+#[tokio::test]
+async fn a_refusal_of_an_offset_that_was_never_set_is_none() {
+    let peer = Peer::with_topic("t", 1).await;
+    coordinate(&peer, |_, honest| vec![honest]);
+    let admin = Admin::new(config(peer.address()));
+    peer.answer::<OffsetCommitRequest>(|request, _| {
+        use offset_commit_response::*;
+        let row = |partition_index, error_code| OffsetCommitResponsePartition { partition_index, error_code };
+        let name = request.topics[0].name.clone();
+        let partitions = vec![row(9, 29), row(0, 0), row(0, 29)];
+        let topics = vec![OffsetCommitResponseTopic { name, partitions, ..Default::default() }];
+        OffsetCommitResponse { topics, ..Default::default() }
+    });
+    let offset = (TopicPartition::new("t", 0), OffsetAndMetadata::new(3));
+    admin.set_group_offsets("g", [offset]).await.unwrap();
+}
+
+#[tokio::test]
 async fn garbage_in_the_middle_of_a_conversation_is_a_lost_connection() {
     let peer = Peer::with_topic("t", 1).await;
     let admin = Admin::new(config(peer.address()));

@@ -106,7 +106,7 @@ impl Admin {
         let answer = self
             .ask(&target, request, |answer| only(answer.results.iter().map(|row| row.error_code)))
             .await?;
-        let is_meant = |row: &DescribeConfigsResult| row.resource_name == name;
+        let is_meant = |row: &DescribeConfigsResult| row.resource_type == kind && row.resource_name == name;
         let row =
             answer.results.into_iter().find(is_meant).ok_or_else(|| AdminError::Missing(name.to_string()))?;
         Refusal::check(row.error_code, row.error_message.as_ref()).map_err(AdminError::Refused)?;

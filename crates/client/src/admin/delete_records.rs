@@ -15,13 +15,14 @@ impl Admin {
     /// changes nothing.
     ///
     /// # Errors
-    /// [`AdminError`] when a leader is unknown or does not answer; partitions of other leaders may have been shortened.
+    /// [`AdminError`] when a leader is unknown, does not answer or says nothing about a partition; partitions of other leaders may have been shortened.
     pub async fn delete_records(
         &self,
         topic: impl Into<Str>,
         before: BTreeMap<i32, i64>,
     ) -> Result<BTreeMap<i32, Result<i64, Refusal>>, AdminError> {
         let topic = topic.into();
+        let asked: Vec<i32> = before.keys().copied().collect();
         let description = topics::describe(self.cluster().await?, &topic).await?;
         let mut by_leader: BTreeMap<i32, Vec<DeleteRecordsPartition>> = BTreeMap::new();
         for (partition_index, offset) in before {
@@ -37,11 +38,12 @@ impl Admin {
             let topics = vec![DeleteRecordsTopic { name: topic.clone(), partitions }];
             let request = DeleteRecordsRequest { topics, timeout_ms: millis(OPERATION_TIMEOUT) };
             let answer = self.ask(&Target::NodeControl(leader), request, |_| 0).await?;
-            for row in answer.topics.iter().flat_map(|topic| &topic.partitions) {
+            let about_it = answer.topics.iter().filter(|row| row.name == topic);
+            for row in about_it.flat_map(|topic| &topic.partitions) {
                 let outcome = Refusal::check(row.error_code, None).map(|()| row.low_watermark);
-                deleted.insert(row.partition_index, outcome);
+                deleted.entry(row.partition_index).or_insert(outcome);
             }
         }
-        Ok(deleted)
+        topics::all_told(&asked, deleted, |partition| format!("{topic}-{partition}"))
     }
 }

@@ -1,6 +1,8 @@
 //! Offsets: the ends of partitions, and what groups have committed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tramline_wire::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use tramline_wire::messages::offset_commit_request::{
@@ -41,15 +43,17 @@ impl Admin {
             }
         };
         let mut found = self.offsets_at(&topic, timestamp).await?;
-        if found.values().any(|&offset| offset < 0) {
+        let has_none = |offset: &i64| *offset < 0;
+        if timestamp >= 0 && found.values().any(has_none) {
             let ends = self.offsets_at(&topic, -1).await?;
-            for (partition, offset) in &mut found {
-                if *offset < 0 {
-                    *offset = ends.get(partition).copied().unwrap_or(0);
-                }
+            for (partition, offset) in found.iter_mut().filter(|(_, offset)| has_none(offset)) {
+                *offset = ends.get(partition).copied().unwrap_or(-1);
             }
         }
-        Ok(found)
+        match found.iter().find(|(_, offset)| has_none(offset)) {
+            Some((partition, _)) => Err(AdminError::Missing(format!("{topic}-{partition}"))),
+            None => Ok(found),
+        }
     }
 
     async fn offsets_at(&self, topic: &Str, timestamp: i64) -> Result<BTreeMap<i32, i64>, AdminError> {
@@ -70,18 +74,15 @@ impl Admin {
             let topics = vec![ListOffsetsTopic { name: topic.clone(), partitions }];
             let request = ListOffsetsRequest { replica_id: -1, topics, ..Default::default() };
             let answer = self.ask(&Target::NodeControl(leader), request, |_| 0).await?;
-            for row in answer.topics.iter().flat_map(|topic| &topic.partitions) {
-                Refusal::check(row.error_code, None).map_err(AdminError::Refused)?;
-                found.insert(row.partition_index, row.offset);
+            let about_it = answer.topics.iter().filter(|row| row.name == *topic);
+            for row in about_it.flat_map(|topic| &topic.partitions) {
+                found.entry(row.partition_index).or_insert((row.error_code, row.offset));
             }
         }
-        for row in &description.partitions {
-            if !found.contains_key(&row.partition) {
-                return Err(AdminError::Missing(format!("{topic}-{}", row.partition)));
-            }
-        }
-        found.retain(|partition, _| description.partitions.iter().any(|row| row.partition == *partition));
-        Ok(found)
+        let asked: Vec<i32> = description.partitions.iter().map(|row| row.partition).collect();
+        let found = topics::all_told(&asked, found, |partition| format!("{topic}-{partition}"))?;
+        let offset = |(partition, (code, offset))| Refusal::check(code, None).map(|()| (partition, offset));
+        found.into_iter().map(offset).collect::<Result<_, _>>().map_err(AdminError::Refused)
     }
 
     /// Everything a group has committed.
@@ -94,15 +95,20 @@ impl Admin {
     ) -> Result<BTreeMap<TopicPartition, OffsetAndMetadata>, AdminError> {
         let group = group.into();
         let name = group.clone();
+        let by_group = Arc::new(AtomicBool::new(false));
+        let spoken = Arc::clone(&by_group);
         let by_version = move |version: i16| {
+            spoken.store(version >= 8, Ordering::Relaxed);
             if version < 8 {
                 return OffsetFetchRequest { group_id: name.clone(), topics: None, ..Default::default() };
             }
             let all = OffsetFetchRequestGroup { group_id: name.clone(), topics: None, ..Default::default() };
             OffsetFetchRequest { groups: vec![all], ..Default::default() }
         };
-        let answer = self.ask_with(&Target::Coordinator(group), by_version, fetch_code).await?;
-        Refusal::check(fetch_code(&answer), None).map_err(AdminError::Refused)?;
+        let target = Target::Coordinator(group.clone());
+        let code = |answer: &OffsetFetchResponse| fetch_code(answer, &group);
+        let answer = self.ask_with(&target, by_version, code).await?;
+        Refusal::check(code(&answer), None).map_err(AdminError::Refused)?;
         let old = answer.topics.iter().flat_map(|topic| {
             topic.partitions.iter().map(move |row| {
                 (
@@ -114,7 +120,11 @@ impl Admin {
                 )
             })
         });
-        let new = answer.groups.iter().flat_map(|group| &group.topics).flat_map(|topic| {
+        let about_it = answer.groups.iter().find(|row| row.group_id == group);
+        if about_it.is_none() && by_group.load(Ordering::Relaxed) {
+            return Err(AdminError::Missing(group.to_string()));
+        }
+        let new = about_it.iter().flat_map(|group| &group.topics).flat_map(|topic| {
             topic.partitions.iter().map(move |row| {
                 (
                     &topic.name,
@@ -176,8 +186,9 @@ impl Admin {
             .await?;
         for topic in &answer.topics {
             for row in &topic.partitions {
-                Refusal::check(row.error_code, None).map_err(AdminError::Refused)?;
-                unnamed.remove(&TopicPartition::new(topic.name.clone(), row.partition_index));
+                if unnamed.remove(&TopicPartition::new(topic.name.clone(), row.partition_index)) {
+                    Refusal::check(row.error_code, None).map_err(AdminError::Refused)?;
+                }
             }
         }
         match unnamed.pop_first() {
@@ -187,6 +198,7 @@ impl Admin {
     }
 }
 
-fn fetch_code(answer: &OffsetFetchResponse) -> i16 {
-    answer.groups.first().map_or(answer.error_code, |group| group.error_code)
+fn fetch_code(answer: &OffsetFetchResponse, group: &Str) -> i16 {
+    let about_it = answer.groups.iter().find(|row| row.group_id == *group);
+    about_it.map_or(answer.error_code, |row| row.error_code)
 }

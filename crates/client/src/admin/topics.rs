@@ -1,6 +1,6 @@
 //! Topics: create, delete, grow, list, describe.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tramline_core::client::metadata::{PartitionView, TopicView};
 use tramline_wire::messages::create_partitions_request::CreatePartitionsTopic;
@@ -123,7 +123,7 @@ impl Admin {
             let outcome = Refusal::check(topic.error_code, topic.error_message.as_ref());
             (topic.name, outcome.map(|()| topic.topic_id))
         };
-        all_told(&names, answer.topics.into_iter().map(outcome).collect())
+        all_told(&names, first_told(answer.topics.into_iter().map(outcome)), Str::to_string)
     }
 
     /// Deletes topics with all their records. The answer has an outcome for each.
@@ -157,7 +157,7 @@ impl Admin {
             let outcome = Refusal::check(topic.error_code, topic.error_message.as_ref());
             topic.name.map(|name| (name, outcome))
         };
-        all_told(&asked, answer.responses.into_iter().filter_map(outcome).collect())
+        all_told(&asked, first_told(answer.responses.into_iter().filter_map(outcome)), Str::to_string)
     }
 
     /// Makes `topic` have `count` partitions. Keys that fall to another partition afterwards are not in order with their past.
@@ -199,18 +199,33 @@ impl Admin {
     }
 }
 
-/// The outcomes, once each of these topics has one and none that was never asked for.
-fn all_told<T>(names: &[Str], mut told: BTreeMap<Str, T>) -> Result<BTreeMap<Str, T>, AdminError> {
-    told.retain(|name, _| names.contains(name));
-    match names.iter().find(|name| !told.contains_key(*name)) {
-        Some(missing) => Err(AdminError::Missing(missing.to_string())),
+/// What was told, once there is something for each of `asked`, and nothing that was never asked for.
+pub(super) fn all_told<K: Ord, T>(
+    asked: &[K],
+    mut told: BTreeMap<K, T>,
+    name: impl Fn(&K) -> String,
+) -> Result<BTreeMap<K, T>, AdminError> {
+    let wanted: BTreeSet<&K> = asked.iter().collect();
+    told.retain(|key, _| wanted.contains(key));
+    match asked.iter().find(|key| !told.contains_key(*key)) {
+        Some(missing) => Err(AdminError::Missing(name(missing))),
         None => Ok(told),
     }
 }
 
+/// Rows by what they are about; of two about the same the first counts.
+fn first_told<K: Ord, T>(rows: impl Iterator<Item = (K, T)>) -> BTreeMap<K, T> {
+    let mut told = BTreeMap::new();
+    for (key, row) in rows {
+        told.entry(key).or_insert(row);
+    }
+    told
+}
+
 pub(super) async fn describe(cluster: &Cluster, name: &Str) -> Result<TopicDescription, AdminError> {
-    let view = cluster.refresh(Some(std::slice::from_ref(name)), false).await?;
-    let topic = view.topics.get(name).ok_or_else(|| AdminError::Missing(name.to_string()))?;
+    let (view, told) = cluster.refresh_told(Some(std::slice::from_ref(name)), false).await?;
+    let topic = view.topics.get(name).filter(|_| told.contains(name));
+    let topic = topic.ok_or_else(|| AdminError::Missing(name.to_string()))?;
     match ErrorCode::from(topic.error_code) {
         code if code.is_ok() => Ok(TopicDescription::new(name, topic)),
         code => Err(AdminError::Refused(Refusal::new(code, None))),
