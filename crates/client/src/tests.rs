@@ -1,6 +1,7 @@
 //! Whole conversations with scripted peers over streams in memory, on a clock that jumps.
 
 mod errors;
+mod hostile;
 mod producer;
 mod traps;
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use common::fetch::{batch, data, each, refused};
 use common::{Peer, Reply};
 use tramline_client::{
     ClientConfig, ConsumeError, Consumer, ConsumerBuilder, Event, FetchError, IsolationLevel, OffsetReset,
@@ -37,38 +38,6 @@ fn builder(peer: &Peer) -> ConsumerBuilder {
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), future).await.expect("it takes too long")
-}
-
-/// `count` records from `base`, written under a leader of this epoch.
-fn batch(base: i64, count: i64, leader_epoch: i32) -> Bytes {
-    let mut builder = BatchBuilder::new(Compression::None);
-    for offset in base..base + count {
-        builder.append(offset, None, Some(b"v"), &[]).unwrap();
-    }
-    let mut bytes = BytesMut::from(&builder.build()[..]);
-    set_base_offset_and_epoch(&mut bytes, base, leader_epoch);
-    bytes.freeze()
-}
-
-/// The answer that gives `row` to every partition asked for.
-fn each(
-    request: &FetchRequest,
-    mut row: impl FnMut(&fetch_request::FetchPartition) -> PartitionData,
-) -> FetchResponse {
-    let topic = |topic: &fetch_request::FetchTopic| FetchableTopicResponse {
-        topic: topic.topic.clone(),
-        topic_id: topic.topic_id,
-        partitions: topic.partitions.iter().map(&mut row).collect(),
-    };
-    FetchResponse { responses: request.topics.iter().map(topic).collect(), ..Default::default() }
-}
-
-fn data(end: i64, records: Bytes) -> PartitionData {
-    PartitionData { high_watermark: end, records: Some(records), ..Default::default() }
-}
-
-fn refused(code: ErrorCode) -> PartitionData {
-    PartitionData { error_code: code.code(), records: Some(Bytes::new()), ..Default::default() }
 }
 
 /// The peer's log: ten records of epoch 0, until [`elect`] cuts it at 6 and writes eight of epoch 1.

@@ -95,8 +95,8 @@ pub(super) fn offset_fetch(
 pub(super) type Committed =
     Result<BTreeMap<TopicPartition, Result<Option<OffsetAndMetadata>, ErrorCode>>, ErrorCode>;
 
-/// The committed offsets in an answer of any version.
-pub(super) fn committed_offsets(response: OffsetFetchResponse) -> Committed {
+/// The committed offsets of this group in an answer of any version. What it says of other groups, or twice, is not believed.
+pub(super) fn committed_offsets(group_id: &Str, response: OffsetFetchResponse) -> Committed {
     let mut offsets = BTreeMap::new();
     let mut add = |topic: &Str, partition, code, offset, epoch: i32, metadata: Option<Str>| {
         let topic_partition = TopicPartition { topic: topic.clone(), partition };
@@ -109,7 +109,7 @@ pub(super) fn committed_offsets(response: OffsetFetchResponse) -> Committed {
             )),
             code => Err(code),
         };
-        offsets.insert(topic_partition, row);
+        offsets.entry(topic_partition).or_insert(row);
     };
     let mut code = response.error_code;
     for topic in response.topics {
@@ -118,7 +118,7 @@ pub(super) fn committed_offsets(response: OffsetFetchResponse) -> Committed {
             add(&topic.name, row.partition_index, row.error_code, offset, epoch, row.metadata);
         }
     }
-    for group in response.groups {
+    if let Some(group) = response.groups.into_iter().find(|group| group.group_id == *group_id) {
         code = group.error_code;
         for topic in group.topics {
             for row in topic.partitions {

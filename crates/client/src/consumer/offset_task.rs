@@ -4,7 +4,7 @@
 //! A committed offset is never asked for while an offset of the same partition waits to be committed, so that a partition
 //! that comes back at once does not start from before the last commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::time::Instant as TokioInstant;
@@ -13,6 +13,7 @@ use tramline_core::client::error_actions::{Action, Operation, action};
 use tramline_core::client::fetcher::{FetchError, Position};
 use tramline_core::client::retry::Backoff;
 use tramline_core::group::member::{CommitContext, CommitVerdict};
+use tramline_wire::messages::OffsetCommitResponse;
 use tramline_wire::{ErrorCode, Str, TopicPartition};
 
 use super::error::ConsumeError;
@@ -127,9 +128,7 @@ async fn commit(
     let mut state = shared.lock();
     match answer {
         Ok(response) => {
-            let codes = messages::commit_codes(response);
-            let results: BTreeMap<_, _> =
-                codes.map(|(tp, code)| (tp, state.commit_result(cluster, &context, code, now))).collect();
+            let results = state.commit_results(cluster, &context, &offsets, response, now);
             for (tp, at) in offsets {
                 if results.get(&tp) == Some(&CommitResult::Done) {
                     let known = OffsetAndMetadata::new(at.offset).leader_epoch(at.leader_epoch);
@@ -164,7 +163,7 @@ async fn send_commit(
     cluster: &Cluster,
     context: CommitContext,
     offsets: Vec<(TopicPartition, CommitOffset)>,
-) -> Result<tramline_wire::messages::OffsetCommitResponse, CallError> {
+) -> Result<OffsetCommitResponse, CallError> {
     let node = cluster.coordinator(&context.group_id).await?;
     let build = move |version| messages::offset_commit(version, context, offsets);
     cluster.call_with(Target::NodeControl(node), cluster.config().request_timeout, build).await
@@ -180,6 +179,25 @@ fn final_code(error: &CallError) -> Option<ErrorCode> {
 }
 
 impl State {
+    /// What became of each of these offsets. A row for anything else, or a second one, says nothing about the member.
+    fn commit_results(
+        &mut self,
+        cluster: &Cluster,
+        context: &CommitContext,
+        offsets: &[(TopicPartition, CommitOffset)],
+        response: OffsetCommitResponse,
+        now: tramline_core::time::Instant,
+    ) -> BTreeMap<TopicPartition, CommitResult> {
+        let mut unsaid: BTreeSet<&TopicPartition> = offsets.iter().map(|(tp, _)| tp).collect();
+        let mut results = BTreeMap::new();
+        for (tp, code) in messages::commit_codes(response) {
+            if unsaid.remove(&tp) {
+                results.insert(tp, self.commit_result(cluster, context, code, now));
+            }
+        }
+        results
+    }
+
     fn commit_result(
         &mut self,
         cluster: &Cluster,

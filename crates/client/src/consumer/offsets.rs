@@ -1,6 +1,6 @@
 //! Commits and committed offsets, beginnings and ends: what the handle asks for and how long it waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::oneshot;
 use tokio::time::Instant as TokioInstant;
@@ -82,9 +82,9 @@ impl Shared {
                 return Err(OffsetsError::GroupRefused(code));
             }
             let last = match answer {
-                Ok(Ok(rows)) => match settled(rows)? {
+                Ok(Ok(rows)) => match settled(rows, partitions)? {
                     Ok(offsets) => return Ok(offsets),
-                    Err(code) => code.to_string(),
+                    Err(why) => why,
                 },
                 Ok(Err(code)) => code.to_string(),
                 Err(error) => error.to_string(),
@@ -113,7 +113,7 @@ impl Shared {
             }
             for (node, wanted) in by_leader {
                 match cluster.call(Target::NodeControl(node), list_request(&wanted, spec, isolation)).await {
-                    Ok(answer) => last = take_offsets(answer, &mut found)?.unwrap_or(last),
+                    Ok(answer) => last = take_offsets(answer, &wanted, &mut found)?.unwrap_or(last),
                     Err(error) => last = error.to_string(),
                 }
             }
@@ -186,7 +186,7 @@ pub(super) async fn fetch_committed(
     let build = move |version| messages::offset_fetch(version, group_id, partitions);
     let timeout = cluster.config().request_timeout;
     let answer = cluster.call_with(Target::NodeControl(node), timeout, build).await;
-    let committed = answer.map(messages::committed_offsets);
+    let committed = answer.map(|answer| messages::committed_offsets(group, answer));
     let moved = |code: &ErrorCode| action(Operation::OffsetFetch, *code) == Action::FindCoordinator;
     let forget = match &committed {
         Ok(Ok(rows)) => rows.values().any(|row| row.as_ref().is_err_and(moved)),
@@ -210,19 +210,25 @@ pub(super) fn refused_for_good(answer: &Result<Committed, CallError>) -> Option<
 
 type Offsets = BTreeMap<TopicPartition, Option<OffsetAndMetadata>>;
 
-/// All rows, or the code because of which to ask again.
+/// A row for each of `asked`, or why to ask again.
 fn settled(
-    rows: BTreeMap<TopicPartition, Result<Option<OffsetAndMetadata>, ErrorCode>>,
-) -> Result<Result<Offsets, ErrorCode>, OffsetsError> {
+    mut rows: BTreeMap<TopicPartition, Result<Option<OffsetAndMetadata>, ErrorCode>>,
+    asked: &[TopicPartition],
+) -> Result<Result<Offsets, String>, OffsetsError> {
     let mut offsets = BTreeMap::new();
     let mut again = None;
-    for (topic_partition, row) in rows {
-        match row {
-            Ok(offset) => {
+    for topic_partition in asked {
+        let topic_partition = topic_partition.clone();
+        match rows.remove(&topic_partition) {
+            Some(Ok(offset)) => {
                 offsets.insert(topic_partition, offset);
             }
-            Err(code) if action(Operation::OffsetFetch, code).asks_again() => again = Some(code),
-            Err(code) => return Err(OffsetsError::Refused { topic_partition, code }),
+            Some(Err(code)) if action(Operation::OffsetFetch, code).asks_again() => {
+                again = Some(code.to_string());
+            }
+            Some(Err(code)) => return Err(OffsetsError::Refused { topic_partition, code }),
+            None if offsets.contains_key(&topic_partition) => {}
+            None => again = Some(format!("the answer says nothing about {topic_partition}")),
         }
     }
     Ok(again.map_or(Ok(offsets), Err))
@@ -254,20 +260,26 @@ fn list_request(
     }
 }
 
-/// Takes the offsets over; the last error because of which to ask again.
+/// Takes the offsets of what was wanted over; the last error because of which to ask again.
 fn take_offsets(
     answer: ListOffsetsResponse,
+    wanted: &[(TopicPartition, i32)],
     found: &mut BTreeMap<TopicPartition, i64>,
 ) -> Result<Option<String>, OffsetsError> {
+    let mut unsaid: BTreeSet<&TopicPartition> = wanted.iter().map(|(place, _)| place).collect();
     let mut again = None;
     for topic in answer.topics {
         for row in topic.partitions {
             let topic_partition =
                 TopicPartition { topic: topic.name.clone(), partition: row.partition_index };
+            if !unsaid.remove(&topic_partition) {
+                continue;
+            }
             match ErrorCode::from(row.error_code) {
-                ErrorCode::None => {
+                ErrorCode::None if row.offset >= 0 => {
                     found.insert(topic_partition, row.offset);
                 }
+                ErrorCode::None => again = Some(format!("{topic_partition} has no such offset")),
                 code if action(Operation::ListOffsets, code).asks_again() => again = Some(code.to_string()),
                 code => return Err(OffsetsError::Refused { topic_partition, code }),
             }

@@ -265,7 +265,8 @@ impl Shared {
         let state = self.lock();
         let end = state.fetcher.high_watermark(topic_partition)?;
         let position = state.fetcher.position(topic_partition)?;
-        Some((end - position.offset).max(0))
+        // An end that cannot be is no reason to run over.
+        Some(end.saturating_sub(position.offset).max(0))
     }
 
     pub(super) fn buffered_bytes(&self) -> usize {

@@ -51,6 +51,9 @@ pub(super) async fn run(shared: Arc<Shared>, node: i32, alarm: Arc<Notify>) {
 impl Sender {
     async fn run(mut self) {
         loop {
+            if self.flights.is_empty() && self.shared.with(|state| state.retire(self.node)) {
+                return;
+            }
             // Looked at once: a connection that ends between two looks would leave everybody waiting.
             let connection = match self.connection.clone().filter(|connection| !connection.is_closed()) {
                 None if self.flights.is_empty() => self.connect().await,

@@ -83,6 +83,15 @@ impl State {
         effects.producer_id = self.accumulator.wants_producer_id();
     }
 
+    /// Whether the sender of this node is done: it leads nothing any more, and nothing is on its way to it.
+    pub(crate) fn retire(&mut self, node: i32) -> bool {
+        let over = self.accumulator.forget_node(node);
+        if over {
+            self.senders.remove(&node);
+        }
+        over
+    }
+
     /// What failed since the last time this was asked.
     pub(crate) fn take_failures(&mut self) -> (usize, Option<DeliveryError>) {
         (std::mem::take(&mut self.failed), self.first_failure.take())

@@ -7,6 +7,7 @@
 // Each test file uses another part of this, and helpers of tests may fail by panicking.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod fetch;
 pub mod group;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -60,6 +61,10 @@ pub enum Reply {
     WrongId,
     /// Sends half of the answer and closes.
     HalfFrame,
+    /// Sends half of the answer, and nothing more ever.
+    Stall,
+    /// Sends the answer byte by byte.
+    Trickle,
     /// Sends an answer whose body ends after the correlation id.
     Truncated,
     /// Sends these bytes instead of the answer.
@@ -136,6 +141,7 @@ fn served() -> Vec<(ApiKey, i16, i16)> {
         of::<ApiVersionsRequest>(),
         of::<CreateTopicsRequest>(),
         of::<DeleteTopicsRequest>(),
+        of::<DeleteRecordsRequest>(),
         of::<InitProducerIdRequest>(),
         of::<DescribeConfigsRequest>(),
         of::<CreatePartitionsRequest>(),
@@ -354,6 +360,19 @@ async fn respond(inner: &Arc<Mutex<Inner>>, socket: &mut (impl AsyncWrite + Unpi
         Reply::HalfFrame => {
             socket.write_all(&answer[..answer.len() / 2]).await.unwrap();
             false
+        }
+        Reply::Stall => {
+            socket.write_all(&answer[..answer.len() / 2]).await.unwrap();
+            std::future::pending().await
+        }
+        Reply::Trickle => {
+            for byte in &answer[..] {
+                if socket.write_all(&[*byte]).await.is_err() {
+                    return false;
+                }
+                tokio::task::yield_now().await;
+            }
+            true
         }
         Reply::Truncated => {
             let mut bytes = 5i32.to_be_bytes().to_vec();

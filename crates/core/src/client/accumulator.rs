@@ -134,6 +134,8 @@ struct NodeQueue {
     /// Partitions with something waiting or in flight, the next to look at first.
     active: VecDeque<usize>,
     in_flight: usize,
+    /// How many partitions it leads.
+    leads: usize,
 }
 
 /// Batch ids leave room for the halves of split batches between neighbours: one id per record.
@@ -240,11 +242,20 @@ impl<C: Clone> Accumulator<C> {
         self.unlist(slot);
         let before = core::mem::replace(&mut self.partitions[slot].leader, leader);
         if let Some(node) = leader {
-            if before.is_some() && before != leader {
-                // What the old leader refused need not wait before it goes to the new one.
-                self.partitions[slot].retry_at = None;
+            let partition = &mut self.partitions[slot];
+            if before.is_some() && before != leader && partition.backoff.attempts() <= 1 {
+                // What the old leader refused need not wait before it goes to the new one, unless leaders send it from
+                // one to the next.
+                partition.retry_at = None;
             }
-            self.nodes.entry(node).or_default();
+            self.nodes.entry(node).or_default().leads += 1;
+        }
+        if let Some((node, queue)) = before.and_then(|node| Some((node, self.nodes.get_mut(&node)?))) {
+            queue.leads -= 1;
+            if queue.leads == 0 {
+                // Its driver may have nothing left to do.
+                self.wakes.insert(node);
+            }
         }
         self.list(slot);
     }
@@ -286,6 +297,18 @@ impl<C: Clone> Accumulator<C> {
     /// The nodes that lead any partition seen so far.
     pub fn nodes(&self) -> impl Iterator<Item = i32> + '_ {
         self.nodes.keys().copied()
+    }
+
+    /// Forgets a node that leads nothing and has nothing under way. Whether it did: then the node's driver may end, and is
+    /// woken no more before the node leads again. Brokers could name new leaders without end.
+    pub fn forget_node(&mut self, node: i32) -> bool {
+        let is_over = |queue: &NodeQueue| queue.leads == 0 && queue.in_flight == 0 && queue.active.is_empty();
+        if !self.nodes.get(&node).is_none_or(is_over) {
+            return false;
+        }
+        self.nodes.remove(&node);
+        self.wakes.remove(&node);
+        true
     }
 
     /// Whether metadata is needed to go on: a leader is missing or was proven wrong.

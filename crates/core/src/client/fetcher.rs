@@ -15,6 +15,7 @@
 
 mod answer;
 mod isolation;
+mod pace;
 mod partition;
 mod plan;
 mod session;
@@ -37,6 +38,7 @@ pub use validate::EpochTicket;
 
 use crate::client::metadata::{Leader, Node};
 use crate::time::Instant;
+use pace::Hasty;
 use partition::{Partition, Phase, Tail};
 use session::Session;
 
@@ -76,6 +78,8 @@ pub struct Fetcher {
     sessions: BTreeMap<i32, Session>,
     /// Bytes buffered for what the last fetch to each broker left out, and since when they are the same.
     left_out: BTreeMap<i32, (usize, Instant)>,
+    /// Brokers that answer sooner than they were told to wait, and with nothing.
+    hasty: BTreeMap<i32, Hasty>,
     /// A caller has polled an empty buffer and nothing was handed out since.
     demand: bool,
     /// See [`Fetcher::take_news`].
@@ -100,6 +104,7 @@ impl Fetcher {
             in_flight: BTreeSet::new(),
             sessions: BTreeMap::new(),
             left_out: BTreeMap::new(),
+            hasty: BTreeMap::new(),
             demand: false,
             news: false,
             turn: None,
@@ -268,7 +273,8 @@ impl Fetcher {
     pub fn next_timeout(&self) -> Option<Instant> {
         let waiting = self.partitions.values().filter(|p| p.may_hand_out()).filter_map(|p| p.retry_at);
         let metadata = self.metadata_retry_at.filter(|_| !self.metadata_in_flight);
-        waiting.chain(metadata).min()
+        let hasty = self.hasty.values().filter_map(|hasty| hasty.not_before);
+        waiting.chain(metadata).chain(hasty).min()
     }
 
     /// Lets pauses that are over go by, so that [`Fetcher::next_timeout`] names the next one.
@@ -277,6 +283,9 @@ impl Fetcher {
             partition.retry_at = partition.retry_at.filter(|&at| at > now);
         }
         self.metadata_retry_at = self.metadata_retry_at.filter(|&at| at > now);
+        for hasty in self.hasty.values_mut() {
+            hasty.not_before = hasty.not_before.filter(|&at| at > now);
+        }
     }
 
     /// The topics of all partitions, sorted: what metadata should keep up to date.

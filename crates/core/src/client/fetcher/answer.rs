@@ -4,8 +4,10 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use tramline_wire::batch::batches;
-use tramline_wire::messages::fetch_response::{FetchResponse, NodeEndpoint, PartitionData};
+use tramline_wire::batch::{BatchHeader, batches};
+use tramline_wire::messages::fetch_response::{
+    FetchResponse, FetchableTopicResponse, NodeEndpoint, PartitionData,
+};
 use tramline_wire::messages::list_offsets_response::{ListOffsetsPartitionResponse, ListOffsetsResponse};
 use tramline_wire::{ErrorCode, TopicPartition};
 
@@ -18,10 +20,14 @@ use crate::client::error_actions::{Action, Operation, action};
 use crate::client::metadata::{ClusterView, Leader, Node};
 use crate::time::Instant;
 
+/// An answer with more rows than this that nobody asked for is read no further.
+const MOST_STRANGERS: usize = 1000;
+
 impl Fetcher {
     /// Takes the answer to a fetch; `None` when there is none (no connection, a timeout, a broken frame).
     pub fn handle_fetch(&mut self, ticket: FetchTicket, response: Option<FetchResponse>, now: Instant) {
         self.in_flight.remove(&ticket.node);
+        self.note_pace(&ticket, response.as_ref(), now);
         let refused = match (&response, self.sessions.get_mut(&ticket.node)) {
             (Some(response), Some(session)) => !session.answered(ticket.incremental, response),
             (None, Some(session)) => {
@@ -38,24 +44,7 @@ impl Fetcher {
             return;
         };
         let mut left: Vec<Option<&Asked>> = ticket.asked.iter().map(Some).collect();
-        for topic in responses {
-            for data in topic.partitions {
-                let is_meant = |asked: &Asked| {
-                    asked.topic_partition.partition == data.partition_index
-                        && if topic.topic.is_empty() {
-                            asked.topic_id == topic.topic_id
-                        } else {
-                            asked.topic_partition.topic == topic.topic
-                        }
-                };
-                let found = left.iter_mut().find(|asked| asked.is_some_and(is_meant));
-                match found.and_then(Option::take) {
-                    Some(asked) => self.answered(asked, data, &node_endpoints, now),
-                    // Twice in one answer, or never asked for: what the broker holds is not what we think.
-                    None => self.begin_session_anew(ticket.node),
-                }
-            }
-        }
+        self.take_rows(ticket.node, &mut left, responses, &node_endpoints, now);
         for asked in left.into_iter().flatten() {
             let partition = still(&mut self.partitions, asked);
             if ticket.incremental {
@@ -70,6 +59,47 @@ impl Fetcher {
                 partition.back_off(now, &self.config);
             }
             self.begin_session_anew(ticket.node);
+        }
+    }
+
+    /// Gives each row to the partition it is about, and leaves those without one in `left`.
+    fn take_rows(
+        &mut self,
+        node: i32,
+        left: &mut [Option<&Asked>],
+        topics: Vec<FetchableTopicResponse>,
+        endpoints: &[NodeEndpoint],
+        now: Instant,
+    ) {
+        let (mut place, mut strangers) = (0, 0);
+        let rows = topics.into_iter().flat_map(|topic| {
+            let named = (topic.topic, topic.topic_id);
+            topic.partitions.into_iter().map(move |data| (named.clone(), data))
+        });
+        for ((topic, topic_id), data) in rows {
+            let is_meant = |asked: &Asked| {
+                asked.topic_partition.partition == data.partition_index
+                    && if topic.is_empty() {
+                        asked.topic_id == topic_id
+                    } else {
+                        asked.topic_partition.topic == topic
+                    }
+            };
+            // Rows mostly come in the order in which they were asked for.
+            let (before, after) = left.split_at(place);
+            let found = after.iter().chain(before).position(|asked| asked.is_some_and(is_meant));
+            let found = found.map(|steps| (place + steps) % left.len());
+            if let Some(asked) = found.and_then(|at| left[at].take()) {
+                self.answered(asked, data, endpoints, now);
+            } else {
+                // Twice in one answer, or never asked for: what the broker holds is not what we think.
+                self.begin_session_anew(node);
+                strangers += 1;
+            }
+            place = found.map_or(place, |at| at + 1);
+            if strangers > MOST_STRANGERS {
+                break;
+            }
         }
     }
 
@@ -94,13 +124,13 @@ impl Fetcher {
                 let diverging = data.diverging_epoch;
                 if diverging.epoch >= 0 && (0..asked.offset).contains(&diverging.end_offset) {
                     let end = Position { offset: diverging.end_offset, leader_epoch: Some(diverging.epoch) };
-                    return self.truncated(&asked.topic_partition, end, asked.leader_epoch);
+                    return self.truncated(&asked.topic_partition, end, asked.leader_epoch, now);
                 }
                 let records = data.records.unwrap_or_default();
                 if !records.is_empty() {
                     partition.served = served;
                     let aborted = Aborted::new(config.isolation_level, data.aborted_transactions);
-                    store(partition, asked, records, aborted, config, now);
+                    store(partition, asked, records, data.high_watermark, aborted, config, now);
                 }
                 return;
             }
@@ -169,18 +199,16 @@ impl Fetcher {
         response: Option<ListOffsetsResponse>,
         now: Instant,
     ) {
-        let mut answers: Vec<(TopicPartition, ListOffsetsPartitionResponse)> = Vec::new();
+        let mut answers: BTreeMap<TopicPartition, ListOffsetsPartitionResponse> = BTreeMap::new();
         for topic in response.into_iter().flat_map(|response| response.topics) {
             for answer in topic.partitions {
-                answers.push((
-                    TopicPartition { topic: topic.name.clone(), partition: answer.partition_index },
-                    answer,
-                ));
+                let place = TopicPartition { topic: topic.name.clone(), partition: answer.partition_index };
+                answers.entry(place).or_insert(answer);
             }
         }
         for (topic_partition, epoch, leader_epoch) in ticket.asked {
-            match answers.iter().find(|(tp, _)| *tp == topic_partition) {
-                Some((_, answer)) => self.looked_up(&topic_partition, (epoch, leader_epoch), answer, now),
+            match answers.get(&topic_partition) {
+                Some(answer) => self.looked_up(&topic_partition, (epoch, leader_epoch), answer, now),
                 None => self.failed(&topic_partition, epoch, now),
             }
         }
@@ -223,15 +251,17 @@ impl Fetcher {
             }
             return;
         }
-        if let Some(from) = *reset {
-            let topic_partition = topic_partition.clone();
-            self.events.push_back(FetcherEvent::Reset { topic_partition, from, to: answer.offset });
-        }
+        let reset = *reset;
         let leader_epoch = (answer.leader_epoch >= 0).then_some(answer.leader_epoch);
         partition.retry_at = None;
         partition.attempts = 0;
         partition.stand_at(Position { offset: answer.offset, leader_epoch });
         partition.validated = Some(asked_of);
+        if let Some(from) = reset {
+            partition.strayed(now, &self.config);
+            let topic_partition = topic_partition.clone();
+            self.events.push_back(FetcherEvent::Reset { topic_partition, from, to: answer.offset });
+        }
     }
 
     /// Takes what metadata says after it was asked for; `None` when it did not answer. Partitions without a leader in it
@@ -315,6 +345,7 @@ fn store(
     partition: &mut Partition,
     asked: &Asked,
     records: Bytes,
+    high_watermark: i64,
     mut aborted: Aborted,
     config: &FetcherConfig,
     now: Instant,
@@ -344,6 +375,9 @@ fn store(
         if header.last_offset() < partition.fetch_offset {
             continue;
         }
+        if let Some(what) = misplaced(&header, partition.fetch_offset, high_watermark) {
+            return broken(partition, what);
+        }
         if bytes.len() > config.max_bytes && !hidden {
             exceeds(partition, bytes.len(), config);
             return;
@@ -355,22 +389,38 @@ fn store(
         return;
     }
     if whole {
-        let what = "records, but none at or after the offset asked for";
-        let (topic_partition, offset) = (topic_partition(), before);
-        partition.tail = Some(Tail::Error(FetchError::BrokenPeer { topic_partition, offset, what }));
-        return;
+        return broken(partition, "records, but none at or after the offset asked for");
     }
     let rest = walk.remainder();
     match rest.needed_bytes {
         // Not even one whole batch: ask for it whole, or say that it is larger than this reader takes.
         Some(needed) if needed > config.max_bytes => exceeds(partition, needed, config),
-        Some(needed) if needed > asked.bytes => partition.ask_bytes = needed,
+        // At least twice as much, so that a batch which grows with what is asked for soon is too large.
+        Some(needed) if needed > asked.bytes => {
+            partition.ask_bytes = needed.max(asked.bytes.saturating_mul(2)).min(config.max_bytes);
+        }
         None if asked.bytes < config.max_bytes => {
             partition.ask_bytes = asked.bytes.saturating_mul(2).min(config.max_bytes);
         }
         // Cut shorter than what was asked for: the broker's own limit, or the other partitions' share.
         _ => partition.back_off(now, config),
     }
+}
+
+/// What is wrong with the place of a batch that should hold `expected` or follow it.
+fn misplaced(header: &BatchHeader, expected: i64, high_watermark: i64) -> Option<&'static str> {
+    let leaps = header.base_offset > expected;
+    match high_watermark {
+        _ if header.base_offset < 0 || header.last_offset() == i64::MAX => Some("records at no offset"),
+        // Compaction leaves gaps, but none that reaches past the end: the records in between would be missed in silence.
+        0.. if leaps && header.base_offset >= high_watermark => Some("records beyond the end it tells"),
+        _ => None,
+    }
+}
+
+fn broken(partition: &mut Partition, what: &'static str) {
+    let (topic_partition, offset) = (partition.topic_partition.clone(), partition.fetch_offset);
+    partition.tail = Some(Tail::Error(FetchError::BrokenPeer { topic_partition, offset, what }));
 }
 
 fn exceeds(partition: &mut Partition, needed_bytes: usize, config: &FetcherConfig) {

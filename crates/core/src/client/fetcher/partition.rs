@@ -66,6 +66,9 @@ pub(super) struct Partition {
     pub ask_bytes: usize,
     pub retry_at: Option<Instant>,
     pub attempts: u32,
+    /// How often the place to read from was moved or cut since a record was last passed: a leader that does nothing else
+    /// is asked with growing pauses.
+    pub strays: u32,
     /// When it last got data, as a count of answers: the longest without comes first.
     pub served: u64,
     pub batches: VecDeque<Buffered>,
@@ -117,6 +120,7 @@ impl Partition {
             ask_bytes: config.partition_max_bytes.min(config.max_bytes),
             retry_at: None,
             attempts: 0,
+            strays: 0,
             served: 0,
             batches: VecDeque::new(),
             open: None,
@@ -197,6 +201,15 @@ impl Partition {
         let pause: Duration = config.retry_backoff.saturating_mul(factor).min(config.retry_backoff_max);
         self.attempts = self.attempts.saturating_add(1);
         self.retry_at = Some(now + pause);
+    }
+
+    /// The place to read from was moved or cut, by a leader's word and not by ours. The first time reading goes on at once.
+    pub(super) fn strayed(&mut self, now: Instant, config: &FetcherConfig) {
+        if self.strays > 0 {
+            self.attempts = self.strays - 1;
+            self.back_off(now, config);
+        }
+        self.strays = self.strays.saturating_add(1);
     }
 
     pub(super) fn push(&mut self, header: BatchHeader, bytes: Bytes, hidden: bool) {
@@ -286,6 +299,7 @@ impl Partition {
         let open = self.open.as_mut()?;
         let record = open.batch.record(open.next)?;
         open.next += 1;
+        self.strays = 0;
         if open.next == open.batch.len() {
             self.finish_open();
         } else {
@@ -305,6 +319,7 @@ impl Partition {
     fn pass(&mut self, header: &BatchHeader) {
         let after = header.last_offset().saturating_add(1);
         if after > self.position.offset {
+            self.strays = 0;
             self.position = Position { offset: after, leader_epoch: known_epoch(header) };
         }
     }

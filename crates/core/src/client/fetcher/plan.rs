@@ -67,6 +67,9 @@ pub struct FetchTicket {
     pub(super) node: i32,
     /// Whether the answer leaves out what has no news.
     pub(super) incremental: bool,
+    pub(super) sent: Instant,
+    /// How long the broker may hold it back.
+    pub(super) wait: Duration,
     pub(super) asked: Vec<Asked>,
 }
 
@@ -147,7 +150,7 @@ impl Fetcher {
             .filter(|p| wanted(p))
             .filter_map(Partition::usable_leader)
             .map(|leader| leader.node)
-            .find(|node| !self.in_flight.contains(node))?;
+            .find(|node| self.may_ask(*node, now))?;
         let mut chosen: Vec<&Partition> = self
             .partitions
             .values()
@@ -164,12 +167,13 @@ impl Fetcher {
         let largest = chosen.iter().map(|p| p.ask_bytes).max().unwrap_or(0);
         let asked = chosen.iter().map(|p| Asked::of(p)).collect();
         let wanted = chosen.iter().map(|p| fetch_row(p)).collect();
+        self.forget_strangers();
         let opening = if self.config.fetch_sessions {
             self.sessions.entry(node).or_default().next(wanted)
         } else {
             Opening::without_session(wanted)
         };
-        let ticket = FetchTicket { node, incremental: opening.is_incremental(), asked };
+        let ticket = FetchTicket { node, incremental: opening.is_incremental(), sent: now, wait, asked };
         let request = self.fetch_request(opening, largest, room, wait);
         self.in_flight.insert(node);
         self.left_out.insert(node, (left_out, since));

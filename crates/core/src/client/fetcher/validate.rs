@@ -93,7 +93,8 @@ impl Fetcher {
         let mut rows: BTreeMap<TopicPartition, EpochEndOffset> = BTreeMap::new();
         for topic in topics {
             for row in topic.partitions {
-                rows.insert(TopicPartition { topic: topic.topic.clone(), partition: row.partition }, row);
+                let place = TopicPartition { topic: topic.topic.clone(), partition: row.partition };
+                rows.entry(place).or_insert(row);
             }
         }
         for asked in &ticket.asked {
@@ -139,18 +140,25 @@ impl Fetcher {
             return;
         }
         let end = Position { offset: row.end_offset, leader_epoch: Some(row.leader_epoch) };
-        self.truncated(&asked.topic_partition, end, asked.leader_epoch);
+        self.truncated(&asked.topic_partition, end, asked.leader_epoch, now);
     }
 
     /// What was read of the partition and the log of its leader, in office under `leader_epoch`, part at `end`.
-    pub(super) fn truncated(&mut self, topic_partition: &TopicPartition, end: Position, leader_epoch: i32) {
+    pub(super) fn truncated(
+        &mut self,
+        topic_partition: &TopicPartition,
+        end: Position,
+        leader_epoch: i32,
+        now: Instant,
+    ) {
         let epoch = self.fresh_epoch();
         let Some(partition) = self.partitions.get_mut(topic_partition) else { return };
         let offset = partition.position.offset;
         // Nothing that was handed out is gone, only what was read ahead. What is left of that is asked about once more.
         if end.offset >= offset {
             partition.validated = None;
-            return partition.cut(end.offset, epoch);
+            partition.cut(end.offset, epoch);
+            return partition.strayed(now, &self.config);
         }
         partition.discard(epoch);
         if self.config.offset_reset == OffsetReset::None {
@@ -164,6 +172,7 @@ impl Fetcher {
         }
         partition.stand_at(end);
         partition.validated = Some(leader_epoch);
+        partition.strayed(now, &self.config);
         let topic_partition = topic_partition.clone();
         self.events.push_back(FetcherEvent::Reset { topic_partition, from: Some(offset), to: end.offset });
     }

@@ -47,6 +47,8 @@ impl Member {
         };
         self.rejoin = false;
         self.leading = None;
+        self.joins = self.joins.saturating_add(1);
+        self.waited = false;
         let id = self.send(now, Kind::Join, RequestBody::Join(request));
         self.phase = Phase::Joining(id);
     }
@@ -85,8 +87,16 @@ impl Member {
         let Some(assignor) = offered else {
             return self.broken(Kind::Join, "an assignor that was not offered");
         };
+        if response.generation_id < 0 || response.member_id.is_empty() {
+            return self.broken(Kind::Join, "a membership that is none");
+        }
+        // A coordinator that has forgotten generations may have given away in them what we hold, and so may one to which
+        // we are another member than before.
+        let Generation { id, member_id } = &self.generation;
+        if response.generation_id < *id || (*id >= 0 && *member_id != response.member_id) {
+            self.lose_partitions();
+        }
         self.assignor = Some(assignor);
-        self.attempts = 0;
         self.generation = Generation { id: response.generation_id, member_id: response.member_id.detached() };
         // The coordinator began to count when it sent this answer; a third is left for its way.
         self.session_end = self.session_end.max(now + self.config.session_timeout * 2 / 3);
@@ -193,6 +203,9 @@ impl Member {
         let slow = now.saturating_since(sent) > self.config.heartbeat_interval;
         self.heartbeat_at = if slow { now } else { now + self.config.heartbeat_interval };
         let assigned: BTreeSet<TopicPartition> = assigned.into_iter().collect();
+        if assigned.iter().any(|of| of.partition < 0) {
+            return self.broken(Kind::Sync, "a partition that is none");
+        }
         if assigned.iter().any(|of| !self.subscription.contains(&of.topic)) {
             // The subscription changed since the Join: this assignment is of no use.
             self.rejoin = true;

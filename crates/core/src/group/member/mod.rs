@@ -71,6 +71,10 @@ pub enum MemberState {
     Closed,
 }
 
+/// So many Joins in a row go out at once: for a member id, for the rebalance, for the one after a revocation, and again
+/// when others came between. A coordinator that sends us round more often is asked with growing pauses.
+const JOINS_AT_ONCE: u32 = 6;
+
 /// The code that stands for no answer.
 const NO_ANSWER: i16 = ErrorCode::NetworkException.code();
 
@@ -179,6 +183,10 @@ pub struct Member {
     tick_at: Instant,
     retry_at: Option<Instant>,
     attempts: u32,
+    /// Joins since the coordinator last said that it counts us in.
+    joins: u32,
+    /// The next Join was waited for.
+    waited: bool,
     last_id: u64,
     requests: VecDeque<MemberRequest>,
     events: VecDeque<Event>,
@@ -215,6 +223,8 @@ impl Member {
             tick_at: Instant::ZERO,
             retry_at: None,
             attempts: 0,
+            joins: 0,
+            waited: false,
             last_id: 0,
             requests: VecDeque::new(),
             events: VecDeque::new(),

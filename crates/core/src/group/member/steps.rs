@@ -5,8 +5,8 @@ use tramline_wire::{ErrorCode, TopicPartition};
 
 use super::request::found_coordinator;
 use super::{
-    CoordinatorNode, Disconnected, Event, Generation, Held, InFlight, Kind, Member, MemberError,
-    MemberRequest, NO_ANSWER, Phase, RequestBody, RequestId, ResponseBody, RevocationId,
+    CoordinatorNode, Disconnected, Event, Generation, Held, InFlight, JOINS_AT_ONCE, Kind, Member,
+    MemberError, MemberRequest, NO_ANSWER, Phase, RequestBody, RequestId, ResponseBody, RevocationId,
 };
 use crate::client::error_actions::{Action, Operation, action};
 use crate::group::codes;
@@ -41,6 +41,9 @@ impl Member {
         };
         if !wants_to_join || self.held.is_some() || self.leaving {
             return;
+        }
+        if self.joins >= JOINS_AT_ONCE && !self.waited {
+            return self.retry_later(now);
         }
         if !self.prepared {
             self.prepared = true;
@@ -156,6 +159,7 @@ impl Member {
         let factor = 1 << self.attempts.min(16);
         let wait = self.config.retry_backoff.saturating_mul(factor).min(self.config.retry_backoff_max);
         self.attempts += 1;
+        self.waited = true;
         self.retry_at = Some(now + self.seeded.jittered(wait));
     }
 
@@ -260,9 +264,8 @@ impl Member {
         let found = found_coordinator(&self.config.group_id, response);
         let (code, node_id, host, port) = (found.error_code, found.node_id, found.host, found.port);
         if code == codes::NONE {
-            let Ok(port) = u16::try_from(port) else {
-                return self.broken(Kind::FindCoordinator, "a port that is none");
-            };
+            // A node or a port that is none: another broker, or the same one later, may know better.
+            let (0.., Ok(port)) = (node_id, u16::try_from(port)) else { return self.retry_later(now) };
             self.coordinator = Some(CoordinatorNode { node_id, host, port });
             // A member shows at once that it is alive.
             self.heartbeat_at = self.heartbeat_at.min(now);
@@ -326,6 +329,7 @@ impl Member {
     /// The coordinator counts the member as alive since it got what was sent at `sent`.
     fn known_alive(&mut self, sent: Instant) {
         self.attempts = 0;
+        self.joins = 0;
         self.session_end = self.session_end.max(sent + self.config.session_timeout);
     }
 }
