@@ -309,6 +309,86 @@ def cluster():
     expect("Cluster ID: " in said and "null" not in said, "no id", said)
 
 
+def refused(name, text, *arguments):
+    """A tool that ends with an error, and says which."""
+    done = subprocess.run(command(name, "--bootstrap-server", address, *arguments), capture_output=True, text=True,
+                          timeout=DEADLINE)
+    said = done.stdout + done.stderr
+    expect(done.returncode != 0 and text in said, "not refused", said)
+
+
+def quorum():
+    said = tool("MetadataQuorumCommand", "describe", "--status")
+    told = dict(re.findall(r"^(\w+):\s+(.*)$", said, re.MULTILINE))
+    expect(told.get("LeaderId") == "1" and told["MaxFollowerLag"] == "0", "no leader", said)
+    expect(json.loads(told["CurrentVoters"])[0]["id"] == 1 and told["CurrentObservers"] == "[]", "not one voter", said)
+    said = tool("MetadataQuorumCommand", "describe", "--replication")
+    expect(re.search(r"^1\s.*Leader", said, re.MULTILINE) and len(said.strip().splitlines()) == 2, "not alone", said)
+
+
+def features():
+    expect(tool("FeatureCommand", "describe").strip() == "", "there are some")
+
+
+def leader_election():
+    for kind in ["preferred", "unclean"]:
+        said = tool("LeaderElectionCommand", "--election-type", kind, "--topic", "verifiable", "--partition", 0)
+        expect("Valid replica already elected for partitions verifiable-0" in said, kind, said)
+    tool("LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions")
+
+
+def reassignment():
+    def wanted(*replicas):
+        path = os.path.join(suite.broker.folder, "move.json")
+        moves = [{"topic": "verifiable", "partition": n, "replicas": replicas} for n in range(4)]
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"version": 1, "partitions": moves}, file)
+        return ["--reassignment-json-file", path]
+
+    name = "reassign.ReassignPartitionsCommand"
+    said = tool(name, "--list")
+    expect("No partition reassignments found" in said, "some are under way", said)
+    here = wanted(1)
+    said = tool(name, "--execute", *here)
+    expect("Successfully started partition reassignments" in said, "not accepted", said)
+    said = tool(name, "--verify", *here)
+    expect(said.count("is completed") == 4, "not completed", said)
+    refused(name, "7", "--execute", *wanted(7))
+
+
+def metric_subscriptions():
+    expect(tool("ClientMetricsCommand", "--list").strip() == "", "there are some")
+    said = tool("ClientMetricsCommand", "--describe", "--name", "x")
+    expect("doesn't exist" in said, "there is one", said)
+
+
+def transactions():
+    said = tool("TransactionsCommand", "list")
+    expect(len(said.strip().splitlines()) == 1, "there are some", said)
+    said = tool("TransactionsCommand", "describe-producers", "--topic", "verifiable", "--partition", 0)
+    expect("ProducerId" in said, "no producers", said)
+    said = tool("TransactionsCommand", "find-hanging", "--broker-id", 1)
+    expect(len(said.strip().splitlines()) == 1, "some hang", said)
+
+
+def configs_of_everything():
+    for kind in ["topics", "brokers", "users", "clients", "ips", "groups", "client-metrics"]:
+        tool("ConfigCommand", "--entity-type", kind, "--describe")
+    tool("ConfigCommand", "--entity-type", "broker-loggers", "--entity-name", 1, "--describe")
+    said = tool("ConfigCommand", "--entity-type", "brokers", "--entity-default", "--describe")
+    expect("Default configs for brokers" in said, "no defaults", said)
+
+
+def switched_off():
+    refused("AclCommand", "SecurityDisabledException", "--list")
+    refused("DelegationTokenCommand", "UnsupportedVersionException", "--describe", "--command-config", os.devnull)
+
+
+def other_groups():
+    for name in ["consumer.group.ShareGroupCommand", "streams.StreamsGroupCommand"]:
+        expect(tool(name, "--list").strip() == "", f"{name} finds some")
+
+
 def main():
     suite.check("BrokerApiVersionsCommand", api_versions)
     suite.check("TopicCommand", topics)
@@ -317,6 +397,7 @@ def main():
     suite.check("ConsumerGroupCommand", groups)
     suite.check("GetOffsetShell", offset_shell)
     suite.check("ClusterTool", cluster)
+    suite.check("MetadataQuorumCommand", quorum)
     suite.check("ProducerPerformance and ConsumerPerformance, lz4", performance("lz4", 100_000))
     if not suite.smoke:
         for codec in ["none", "gzip", "snappy", "zstd"]:
@@ -335,6 +416,14 @@ def main():
         suite.check("ConfigCommand --alter", configs_altered)
         suite.check("DeleteRecordsCommand", records_deleted)
         suite.check("LogDirsCommand", log_dirs)
+        suite.check("ConfigCommand --describe, every kind", configs_of_everything)
+        suite.check("FeatureCommand", features)
+        suite.check("LeaderElectionCommand", leader_election)
+        suite.check("ReassignPartitionsCommand", reassignment)
+        suite.check("ClientMetricsCommand", metric_subscriptions)
+        suite.check("TransactionsCommand", transactions)
+        suite.check("ShareGroupCommand and StreamsGroupCommand --list", other_groups)
+        suite.check("AclCommand and DelegationTokenCommand, switched off", switched_off)
     suite.finish()
 
 

@@ -24,6 +24,7 @@ const GENERATED: &str =
 /// The APIs whose requests and responses are generated. One more API is one more line.
 const APIS: &[&str] = &[
     "AlterConfigs",
+    "AlterPartitionReassignments",
     "ApiVersions",
     "CreateAcls",
     "CreatePartitions",
@@ -39,7 +40,10 @@ const APIS: &[&str] = &[
     "DescribeGroups",
     "DescribeLogDirs",
     "DescribeProducers",
+    "DescribeQuorum",
     "DescribeTopicPartitions",
+    "DescribeTransactions",
+    "DescribeUserScramCredentials",
     "ElectLeaders",
     "Fetch",
     "FindCoordinator",
@@ -52,6 +56,7 @@ const APIS: &[&str] = &[
     "ListGroups",
     "ListOffsets",
     "ListPartitionReassignments",
+    "ListTransactions",
     "Metadata",
     "OffsetCommit",
     "OffsetDelete",

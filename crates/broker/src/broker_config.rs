@@ -161,6 +161,13 @@ fn retention(config: &BrokerConfig) -> [(&'static str, Option<String>); 5] {
     ]
 }
 
+/// Settings that a broker of Kafka has only while it runs. None is ever set here; tools remove them when they are done.
+const THROTTLES: [&str; 3] = [
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+];
+
 /// Why the broker's settings cannot be changed so; `None` when nothing would change.
 pub(crate) fn refusal(edits: &Edits) -> Option<Refusal> {
     edits.edits.iter().enumerate().find_map(|(at, (name, edit))| {
@@ -168,13 +175,14 @@ pub(crate) fn refusal(edits: &Edits) -> Option<Refusal> {
         if edits.edits[..at].iter().any(|(before, _)| before == name) {
             return Some(Refusal::new(ErrorCode::InvalidRequest, format!("{name} is named twice")));
         }
-        let Some((_, kind, _)) = BROKER_KEYS.iter().find(|(known, ..)| known == name) else {
+        let known = BROKER_KEYS.iter().find(|(known, ..)| known == name).map(|(_, kind, _)| *kind);
+        let Some(kind) = known.or_else(|| THROTTLES.contains(&&**name).then_some(BrokerKind::Long)) else {
             return invalid(format!("unknown broker setting {name}"));
         };
         match edit {
             // None was ever changed, so it is at what the start has told.
             Edit::Remove => None,
-            Edit::Append(_) | Edit::Subtract(_) if *kind != BrokerKind::List => {
+            Edit::Append(_) | Edit::Subtract(_) if kind != BrokerKind::List => {
                 invalid(format!("{name} is not a list"))
             }
             Edit::Set(_) | Edit::Append(_) | Edit::Subtract(_) => {
@@ -187,7 +195,7 @@ pub(crate) fn refusal(edits: &Edits) -> Option<Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FIXED, VERSION_KEY, retention, told};
+    use super::{FIXED, THROTTLES, VERSION_KEY, retention, told};
     use crate::broker_keys::BROKER_KEYS;
     use crate::config::BrokerConfig;
 
@@ -198,6 +206,7 @@ mod tests {
         let told = told(&config).map(|(name, _)| name);
         let kept = retention(&config).map(|(name, _)| name);
         let known = |name: &str| BROKER_KEYS.iter().any(|(known, ..)| *known == name);
+        assert!(!THROTTLES.iter().any(|name| known(name)));
         for name in FIXED.map(|(name, _)| name).iter().chain(&told).chain(&kept) {
             assert!(known(name), "{name}");
         }

@@ -69,7 +69,7 @@ async fn b158_an_unknown_version_of_api_versions_is_answered_in_its_oldest_form(
     let frame = client.frame().await.unwrap();
     let (id, response) = decode_response::<ApiVersionsRequest>(frame, 0).unwrap();
     assert_eq!((id, response.error_code), (7, ErrorCode::UnsupportedVersion.code()));
-    assert_eq!(response.api_keys.len(), 36);
+    assert_eq!(response.api_keys.len(), 41);
     let again = client.call(4, &ApiVersionsRequest::default()).await;
     assert_eq!(again.error_code, 0, "the connection goes on");
 }
@@ -108,11 +108,16 @@ async fn the_versions_advertised_are_those_that_are_served() {
         (42, 0, 2),
         (43, 0, 2),
         (44, 0, 1),
+        (45, 0, 1),
         (46, 0, 0),
         (47, 0, 0),
         (48, 0, 1),
+        (50, 0, 0),
+        (55, 0, 2),
         (60, 0, 2),
         (61, 0, 0),
+        (65, 0, 0),
+        (66, 0, 2),
         (74, 0, 1),
         (75, 0, 0),
     ];

@@ -6,6 +6,8 @@
 
 pub mod alter_configs_request;
 pub mod alter_configs_response;
+pub mod alter_partition_reassignments_request;
+pub mod alter_partition_reassignments_response;
 pub(crate) mod api_keys;
 pub mod api_versions_request;
 pub mod api_versions_response;
@@ -39,8 +41,14 @@ pub mod describe_log_dirs_request;
 pub mod describe_log_dirs_response;
 pub mod describe_producers_request;
 pub mod describe_producers_response;
+pub mod describe_quorum_request;
+pub mod describe_quorum_response;
 pub mod describe_topic_partitions_request;
 pub mod describe_topic_partitions_response;
+pub mod describe_transactions_request;
+pub mod describe_transactions_response;
+pub mod describe_user_scram_credentials_request;
+pub mod describe_user_scram_credentials_response;
 pub mod elect_leaders_request;
 pub mod elect_leaders_response;
 pub mod fetch_request;
@@ -65,6 +73,8 @@ pub mod list_offsets_request;
 pub mod list_offsets_response;
 pub mod list_partition_reassignments_request;
 pub mod list_partition_reassignments_response;
+pub mod list_transactions_request;
+pub mod list_transactions_response;
 pub mod metadata_request;
 pub mod metadata_response;
 pub mod offset_commit_request;
@@ -87,6 +97,8 @@ use crate::message::Schema;
 
 pub use alter_configs_request::AlterConfigsRequest;
 pub use alter_configs_response::AlterConfigsResponse;
+pub use alter_partition_reassignments_request::AlterPartitionReassignmentsRequest;
+pub use alter_partition_reassignments_response::AlterPartitionReassignmentsResponse;
 pub use api_versions_request::ApiVersionsRequest;
 pub use api_versions_response::ApiVersionsResponse;
 pub use consumer_protocol_assignment::ConsumerProtocolAssignment;
@@ -119,8 +131,14 @@ pub use describe_log_dirs_request::DescribeLogDirsRequest;
 pub use describe_log_dirs_response::DescribeLogDirsResponse;
 pub use describe_producers_request::DescribeProducersRequest;
 pub use describe_producers_response::DescribeProducersResponse;
+pub use describe_quorum_request::DescribeQuorumRequest;
+pub use describe_quorum_response::DescribeQuorumResponse;
 pub use describe_topic_partitions_request::DescribeTopicPartitionsRequest;
 pub use describe_topic_partitions_response::DescribeTopicPartitionsResponse;
+pub use describe_transactions_request::DescribeTransactionsRequest;
+pub use describe_transactions_response::DescribeTransactionsResponse;
+pub use describe_user_scram_credentials_request::DescribeUserScramCredentialsRequest;
+pub use describe_user_scram_credentials_response::DescribeUserScramCredentialsResponse;
 pub use elect_leaders_request::ElectLeadersRequest;
 pub use elect_leaders_response::ElectLeadersResponse;
 pub use fetch_request::FetchRequest;
@@ -145,6 +163,8 @@ pub use list_offsets_request::ListOffsetsRequest;
 pub use list_offsets_response::ListOffsetsResponse;
 pub use list_partition_reassignments_request::ListPartitionReassignmentsRequest;
 pub use list_partition_reassignments_response::ListPartitionReassignmentsResponse;
+pub use list_transactions_request::ListTransactionsRequest;
+pub use list_transactions_response::ListTransactionsResponse;
 pub use metadata_request::MetadataRequest;
 pub use metadata_response::MetadataResponse;
 pub use offset_commit_request::OffsetCommitRequest;
@@ -166,6 +186,8 @@ pub use sync_group_response::SyncGroupResponse;
 pub static ALL: &[Schema] = &[
     Schema::of::<AlterConfigsRequest>(),
     Schema::of::<AlterConfigsResponse>(),
+    Schema::of::<AlterPartitionReassignmentsRequest>(),
+    Schema::of::<AlterPartitionReassignmentsResponse>(),
     Schema::of::<ApiVersionsRequest>(),
     Schema::of::<ApiVersionsResponse>(),
     Schema::of::<ConsumerProtocolAssignment>(),
@@ -198,8 +220,14 @@ pub static ALL: &[Schema] = &[
     Schema::of::<DescribeLogDirsResponse>(),
     Schema::of::<DescribeProducersRequest>(),
     Schema::of::<DescribeProducersResponse>(),
+    Schema::of::<DescribeQuorumRequest>(),
+    Schema::of::<DescribeQuorumResponse>(),
     Schema::of::<DescribeTopicPartitionsRequest>(),
     Schema::of::<DescribeTopicPartitionsResponse>(),
+    Schema::of::<DescribeTransactionsRequest>(),
+    Schema::of::<DescribeTransactionsResponse>(),
+    Schema::of::<DescribeUserScramCredentialsRequest>(),
+    Schema::of::<DescribeUserScramCredentialsResponse>(),
     Schema::of::<ElectLeadersRequest>(),
     Schema::of::<ElectLeadersResponse>(),
     Schema::of::<FetchRequest>(),
@@ -224,6 +252,8 @@ pub static ALL: &[Schema] = &[
     Schema::of::<ListOffsetsResponse>(),
     Schema::of::<ListPartitionReassignmentsRequest>(),
     Schema::of::<ListPartitionReassignmentsResponse>(),
+    Schema::of::<ListTransactionsRequest>(),
+    Schema::of::<ListTransactionsResponse>(),
     Schema::of::<MetadataRequest>(),
     Schema::of::<MetadataResponse>(),
     Schema::of::<OffsetCommitRequest>(),

@@ -2,6 +2,8 @@
 
 #[path = "33_alter_configs.rs"]
 pub(crate) mod alter_configs;
+#[path = "45_alter_partition_reassignments.rs"]
+pub(crate) mod alter_partition_reassignments;
 #[path = "18_api_versions.rs"]
 pub(crate) mod api_versions;
 #[path = "30_create_acls.rs"]
@@ -32,8 +34,14 @@ pub(crate) mod describe_groups;
 pub(crate) mod describe_log_dirs;
 #[path = "61_describe_producers.rs"]
 pub(crate) mod describe_producers;
+#[path = "55_describe_quorum.rs"]
+pub(crate) mod describe_quorum;
 #[path = "75_describe_topic_partitions.rs"]
 pub(crate) mod describe_topic_partitions;
+#[path = "65_describe_transactions.rs"]
+pub(crate) mod describe_transactions;
+#[path = "50_describe_user_scram_credentials.rs"]
+pub(crate) mod describe_user_scram_credentials;
 #[path = "43_elect_leaders.rs"]
 pub(crate) mod elect_leaders;
 #[path = "01_fetch.rs"]
@@ -58,6 +66,8 @@ pub(crate) mod list_groups;
 pub(crate) mod list_offsets;
 #[path = "46_list_partition_reassignments.rs"]
 pub(crate) mod list_partition_reassignments;
+#[path = "66_list_transactions.rs"]
+pub(crate) mod list_transactions;
 #[path = "03_metadata.rs"]
 pub(crate) mod metadata;
 #[path = "08_offset_commit.rs"]
