@@ -308,7 +308,9 @@ impl Admin {
             partition.set_deleted();
             let (log, answers) = partition.actor().delete();
             answers.give();
-            drop(log);
+            if let Some(log) = log {
+                log.retire();
+            }
         }
         if let Err(error) = marked {
             return Err(Refusal::storage(

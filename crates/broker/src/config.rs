@@ -119,8 +119,8 @@ impl BrokerConfig {
         self
     }
 
-    /// Partitions this broker holds at most, over all topics. Default 10,000. Each costs two open files and a
-    /// mailbox.
+    /// Partitions this broker holds at most, over all topics. Default 10,000. Each costs a mailbox and the open
+    /// file it writes to, and up to two more after older segments were read.
     #[must_use]
     pub fn max_partitions(mut self, partitions: usize) -> Self {
         self.max_partitions = partitions;

@@ -23,10 +23,14 @@ use crate::error::{LogError, ReadError, invalid};
 use crate::log::Log;
 use crate::retention::is_past;
 use crate::segment::{Published, Segment};
+use crate::segment_file::{Pinned, SegmentFiles};
 use crate::storage::{OpenMode, Storage, StorageFile};
 
 /// What a remembered key takes beside its bytes.
 const KEY_OVERHEAD: usize = 48;
+/// Segments that are replaced before readers get the new list: as many old files are held open for readers of the
+/// list before.
+const REPLACED_AT_ONCE: usize = 16;
 /// Bytes collected before a write.
 const WRITE_CHUNK: usize = 1024 * 1024;
 
@@ -37,6 +41,7 @@ type Keys = HashMap<Box<[u8]>, i64>;
 #[derive(Debug)]
 pub struct CompactionJob {
     storage: Arc<dyn Storage>,
+    files: Arc<SegmentFiles>,
     /// Sealed segments in order, the compacted ones first.
     segments: Vec<Arc<Segment>>,
     /// How many of them were compacted before.
@@ -113,6 +118,7 @@ impl Log {
         }
         Some(CompactionJob {
             storage: Arc::clone(&self.storage),
+            files: Arc::clone(&self.files),
             segments,
             clean,
             end,
@@ -135,26 +141,35 @@ impl Log {
         let now = self.as_of_now();
         self.persist(Checkpoint { compacted: now.compacted.max(end), ..now })?;
         let mut segments = self.reader.segments().to_vec();
+        let mut pinned = Vec::new();
         for Rewritten { old, new } in done.rewritten {
+            if pinned.len() == REPLACED_AT_ONCE {
+                self.reader.replace_segments(segments.clone());
+                pinned.drain(..).for_each(Pinned::retire);
+            }
             let Some(at) = segments.iter().position(|segment| Arc::ptr_eq(segment, &old)) else {
                 if let Some((written, _)) = new {
                     self.guard("removing", &written, self.storage.remove(&written))?;
                 }
                 continue;
             };
-            self.dirty.forget(&old.path);
+            self.dirty.forget(old.path());
             match new {
                 Some((written, segment)) => {
-                    self.guard("renaming", &written, self.storage.rename(&written, &old.path))?;
+                    // Who reads by the list before must not find the new content under the old positions.
+                    pinned.push(self.guard("opening", old.path(), old.file.pin())?);
+                    self.guard("renaming", &written, self.storage.rename(&written, old.path()))?;
                     segments[at] = segment;
                 }
                 None => {
-                    self.guard("removing", &old.path, self.storage.remove(&old.path))?;
+                    pinned.push(self.guard("opening", old.path(), old.file.pin())?);
+                    self.guard("removing", old.path(), self.storage.remove(old.path()))?;
                     segments.remove(at);
                 }
             }
         }
         self.reader.replace_segments(segments);
+        pinned.into_iter().for_each(Pinned::retire);
         self.guard("syncing", &self.dir, self.storage.sync_dir(&self.dir))?;
         let now = self.as_of_now();
         self.persist(Checkpoint { clean: now.clean.max(end), ..now })?;
@@ -179,6 +194,7 @@ impl CompactionJob {
             if !segment.damage.is_empty() {
                 continue;
             }
+            let Some(_pinned) = pin_if_there(segment)? else { continue };
             match self.rewrite(segment, &keys, is_last, &go_on, &mut done.report) {
                 Ok(rewritten) => done.rewritten.extend(rewritten),
                 Err(error) => {
@@ -208,6 +224,7 @@ impl CompactionJob {
         let mut memory = 0;
         for (n, segment) in self.segments.iter().enumerate().skip(self.clean) {
             let mut full = false;
+            let Some(_pinned) = pin_if_there(segment)? else { continue };
             segment.for_each_header(segment.base_offset, |pos, header| {
                 for record in &segment.decode_batch(pos, header)? {
                     let Some(key) = record.key().filter(|_| !record.is_control()) else { continue };
@@ -251,7 +268,7 @@ impl CompactionJob {
         if !changes {
             return Ok(None);
         }
-        let path = old.path.with_extension("tmp");
+        let path = old.path().with_extension("tmp");
         let file = self.storage.open(&path, OpenMode::Truncate)?;
         let mut out = Output::new(old.base_offset, file, self.index_interval);
         let mut removed = 0;
@@ -280,7 +297,9 @@ impl CompactionJob {
             self.storage.remove(&path)?;
             return Ok(Some(Rewritten { old: Arc::clone(old), new: None }));
         }
-        let segment = Segment::new(old.base_offset, old.path.clone(), out.file, published, Vec::new());
+        // Not open: before it has its name nobody can read it.
+        let file = self.files.closed(old.path().to_path_buf());
+        let segment = Segment::new(old.base_offset, file, published, Vec::new());
         Ok(Some(Rewritten { old: Arc::clone(old), new: Some((path, Arc::new(segment))) }))
     }
 
@@ -352,6 +371,14 @@ impl Output {
         self.write()?;
         self.file.sync_data()?;
         Ok(self.published.clone())
+    }
+}
+
+/// Holds the file of a segment open; `None` when retention has removed it since the pass was planned.
+fn pin_if_there(segment: &Segment) -> Result<Option<Pinned>, ReadError> {
+    match segment.file.pin() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        pinned => Ok(Some(pinned?)),
     }
 }
 

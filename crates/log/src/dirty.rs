@@ -44,6 +44,10 @@ impl Dirty {
         self.files.is_empty() && self.dir.is_none()
     }
 
+    pub(crate) fn file_count(&self) -> usize {
+        self.files.len()
+    }
+
     pub(crate) fn now(&self) -> u64 {
         self.clock
     }

@@ -22,6 +22,7 @@ mod report;
 mod retention;
 mod scan;
 mod segment;
+mod segment_file;
 pub mod storage;
 mod sync;
 pub mod watermark;

@@ -13,6 +13,7 @@ use crate::reader::LogReader;
 use crate::recovery;
 use crate::report::RecoveryReport;
 use crate::segment::Segment;
+use crate::segment_file::SegmentFiles;
 use crate::storage::{Storage, write_atomic};
 use crate::sync::{Fence, Forced, SyncTicket};
 
@@ -21,6 +22,7 @@ use crate::sync::{Fence, Forced, SyncTicket};
 pub struct Log {
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) dir: PathBuf,
+    pub(crate) files: Arc<SegmentFiles>,
     pub(crate) config: LogConfig,
     pub(crate) reader: Arc<LogReader>,
     pub(crate) active: Arc<Segment>,

@@ -86,10 +86,11 @@ impl Log {
         let gone: Vec<Arc<Segment>> = segments.iter().filter(|segment| !is_kept(segment)).cloned().collect();
         self.reader.set_log_start(start);
         self.reader.replace_segments(kept);
+        gone.iter().for_each(|segment| segment.file.retire());
         self.checkpoint()?;
         for segment in &gone {
-            self.guard("removing", &segment.path, self.storage.remove(&segment.path))?;
-            self.dirty.forget(&segment.path);
+            self.guard("removing", segment.path(), self.storage.remove(segment.path()))?;
+            self.dirty.forget(segment.path());
         }
         if !gone.is_empty() {
             self.dirty.dir();
@@ -117,8 +118,9 @@ impl Log {
         self.check_fence()?;
         let size = self.active.size();
         if self.file_len > size {
-            self.guard("giving back space of", &self.active.path, self.active.file.set_len(size))?;
-            self.dirty.file(&self.active.path, &self.active.file);
+            let file = self.guard("opening", self.active.path(), self.active.file.open())?;
+            self.guard("giving back space of", self.active.path(), file.set_len(size))?;
+            self.dirty.file(self.active.path(), &file);
         }
         self.force_everything()?;
         self.write_snapshot(self.reader.log_end(), true)?;
@@ -148,7 +150,7 @@ impl Log {
         });
         found.map_err(|error| LogError::Storage {
             action: "reading",
-            path: cut.path.clone(),
+            path: cut.path().to_path_buf(),
             source: io::Error::other(error),
         })?;
         let (size, new_end) = place;
@@ -160,16 +162,24 @@ impl Log {
         let log_start = start.min(new_end);
         log.persist(Checkpoint { log_start, mark: new_end, compacted, clean, epochs })?;
         for segment in segments[first + 1..].iter().rev() {
-            log.guard("removing", &segment.path, log.storage.remove(&segment.path))?;
+            log.guard("removing", segment.path(), log.storage.remove(segment.path()))?;
         }
         for beyond in log.snapshots.iter().filter(|snapshot| **snapshot > new_end) {
             let path = log.dir.join(snapshot_name(*beyond));
             log.guard("removing", &path, log.storage.remove(&path))?;
         }
-        log.guard("cutting", &cut.path, cut.file.set_len(size))?;
-        log.guard("syncing", &cut.path, cut.file.sync_data())?;
+        let file = log.guard("opening", cut.path(), cut.file.open())?;
+        log.guard("cutting", cut.path(), file.set_len(size))?;
+        log.guard("syncing", cut.path(), file.sync_data())?;
         log.guard("syncing", &log.dir, log.storage.sync_dir(&log.dir))?;
         Ok(Self::open(log.storage, log.dir, log.config, now)?.0)
+    }
+
+    /// To be called before the files of the log are removed: who reads from here on finds none, also not what
+    /// another log then puts under the same names.
+    pub fn retire(&self) {
+        self.fence.set();
+        self.reader.segments().iter().for_each(|segment| segment.file.retire());
     }
 
     /// Removes all files of the log and its directory, durably. Readers that hold slices finish them.
@@ -177,7 +187,7 @@ impl Log {
     /// # Errors
     /// [`LogError::Storage`]; some files may be left, and a second attempt needs the log to be opened again.
     pub fn delete(self) -> Result<(), LogError> {
-        self.fence.set();
+        self.retire();
         let listed = self.guard("listing", &self.dir, self.storage.list(&self.dir))?;
         for entry in listed {
             let path = self.dir.join(&entry.name);

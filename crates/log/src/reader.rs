@@ -33,6 +33,9 @@ pub struct Slice {
 }
 
 impl Slice {
+    /// Files that one slice goes over at most, since it holds each open. What follows is there for the next read.
+    pub const MAX_RANGES: usize = 16;
+
     /// The file ranges, in order: what `sendfile` would send.
     #[must_use]
     pub fn ranges(&self) -> &[FileRange] {
@@ -150,9 +153,39 @@ impl LogReader {
         limit: i64,
         at_least_one: bool,
     ) -> Result<Slice, ReadError> {
-        // The end before the list: a segment that the end speaks of is in the list by then.
-        let end = self.log_end();
-        let segments = self.segments();
+        self.with_segments(|end, segments| {
+            self.read_in(segments, end, offset, max_bytes, limit, at_least_one)
+        })
+    }
+
+    /// Runs `read` with the log end and the segments, and again when a file has gone because the list is an old one by
+    /// now.
+    fn with_segments<T>(
+        &self,
+        read: impl Fn(i64, &[Arc<Segment>]) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        loop {
+            // The end before the list: a segment that the end speaks of is in the list by then.
+            let end = self.log_end();
+            let segments = self.segments();
+            match read(end, &segments) {
+                Err(ReadError::Storage(error))
+                    if error.kind() == io::ErrorKind::NotFound
+                        && !Arc::ptr_eq(&segments, &self.segments()) => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn read_in(
+        &self,
+        segments: &[Arc<Segment>],
+        end: i64,
+        offset: i64,
+        max_bytes: usize,
+        limit: i64,
+        at_least_one: bool,
+    ) -> Result<Slice, ReadError> {
         let start = self.log_start();
         if offset < start || offset > end {
             return Err(ReadError::OutOfRange { offset, start, end });
@@ -164,7 +197,8 @@ impl LogReader {
         for segment in &segments[first..] {
             let forced = at_least_one && slice.is_empty();
             let left = max_bytes.saturating_sub(slice.len);
-            if slice.next_offset >= stop || (left == 0 && !forced) {
+            let enough_files = slice.ranges.len() == Slice::MAX_RANGES;
+            if slice.next_offset >= stop || (left == 0 && !forced) || enough_files {
                 break;
             }
             // Before the extent, so that a batch published in between cannot look like the end of a sealed segment.
@@ -176,7 +210,7 @@ impl LogReader {
                     }
                     slice.len += extent.len;
                     slice.next_offset = extent.next_offset;
-                    slice.ranges.push(FileRange::new(Arc::clone(&segment.file), extent.pos, extent.len));
+                    slice.ranges.push(FileRange::new(segment.file.open()?, extent.pos, extent.len));
                 }
                 // A segment that lost all of its batches ends nothing.
                 Ok(None) if slice.next_offset < segment_end && segment.size() > 0 => break,
@@ -200,9 +234,18 @@ impl LogReader {
         timestamp: Timestamp,
         limit: i64,
     ) -> Result<Option<TimedOffset>, ReadError> {
+        self.with_segments(|_, segments| self.offset_for_time_in(segments, timestamp, limit))
+    }
+
+    fn offset_for_time_in(
+        &self,
+        segments: &[Arc<Segment>],
+        timestamp: Timestamp,
+        limit: i64,
+    ) -> Result<Option<TimedOffset>, ReadError> {
         let from = self.log_start();
         let mut found = None;
-        for segment in self.segments().iter() {
+        for segment in segments {
             if segment.published().max_timestamp < timestamp || segment.next_offset() <= from {
                 continue;
             }
@@ -228,11 +271,14 @@ impl LogReader {
     /// # Errors
     /// As [`LogReader::offset_for_time`].
     pub fn max_timestamp(&self, limit: i64) -> Result<Option<TimedOffset>, ReadError> {
-        let from = self.log_start();
-        let mut max = -1;
-        for segment in self.segments().iter().filter(|segment| segment.next_offset() > from) {
-            max = max.max(segment.max_timestamp(from, limit)?);
-        }
+        let max = self.with_segments(|_, segments| {
+            let from = self.log_start();
+            let mut max = -1;
+            for segment in segments.iter().filter(|segment| segment.next_offset() > from) {
+                max = max.max(segment.max_timestamp(from, limit)?);
+            }
+            Ok(max)
+        })?;
         self.offset_for_time(max, limit)
     }
 

@@ -21,7 +21,8 @@ use crate::reader::LogReader;
 use crate::report::{Damaged, RecoveryReport};
 use crate::scan::{Expect, Scan, scan};
 use crate::segment::{Published, Region, Segment, base_offset_of, file_name, offset_in_name};
-use crate::storage::{OpenMode, Storage, read_file, read_up_to, write_atomic};
+use crate::segment_file::SegmentFiles;
+use crate::storage::{OpenMode, Storage, StorageFile, read_file, read_up_to, write_atomic};
 use crate::sync::Fence;
 
 const COPY_CHUNK: usize = 1024 * 1024;
@@ -37,6 +38,7 @@ struct Recovery<'a> {
     checkpoint: Checkpoint,
     bases: Vec<i64>,
     snapshots: Vec<i64>,
+    files: Arc<SegmentFiles>,
     segments: Vec<Arc<Segment>>,
     report: RecoveryReport,
 }
@@ -68,6 +70,7 @@ pub(crate) fn open(
         checkpoint: Checkpoint::default(),
         bases: Vec::new(),
         snapshots: Vec::new(),
+        files: SegmentFiles::new(Arc::clone(&storage)),
         segments: Vec::new(),
         report: RecoveryReport::default(),
     };
@@ -79,10 +82,12 @@ pub(crate) fn open(
     producers.expire(now, config.producer_expiration);
     recovery.make_durable()?;
 
-    let Recovery { checkpoint, segments, snapshots, mut report, .. } = recovery;
+    let Recovery { checkpoint, files, segments, snapshots, mut report, .. } = recovery;
     // `settle_the_end` leaves at least one segment.
     let active = Arc::clone(&segments[segments.len() - 1]);
-    let file_len = active.file.len().map_err(|source| failed("measuring", &active.path, source))?;
+    active.file.keep_open().map_err(|source| failed("opening", active.path(), source))?;
+    let file_len = active.file.open().and_then(|file| file.len());
+    let file_len = file_len.map_err(|source| failed("measuring", active.path(), source))?;
     let active_since = first_written(&active, now)?;
     report.producers = producers.len();
     report.segments = segments.len();
@@ -91,6 +96,7 @@ pub(crate) fn open(
     let log = Log {
         storage,
         dir,
+        files,
         config,
         reader: Arc::new(reader),
         active,
@@ -114,7 +120,7 @@ fn first_written(segment: &Segment, now: Timestamp) -> Result<Timestamp, LogErro
         first = if header.max_timestamp < 0 { now } else { header.max_timestamp.min(now) };
         Ok(false)
     });
-    found.map_err(|error| failed("reading", &segment.path, io::Error::other(error)))?;
+    found.map_err(|error| failed("reading", segment.path(), io::Error::other(error)))?;
     Ok(first)
 }
 
@@ -212,7 +218,8 @@ impl Recovery<'_> {
                 scan.published.next_offset = region.next;
             }
             self.report_damage(&scan);
-            let segment = Arc::new(Segment::new(base, path, file, scan.published, scan.damage));
+            let file = self.files.closed(path);
+            let segment = Arc::new(Segment::new(base, file, scan.published, scan.damage));
             self.segments.push(Arc::clone(&segment));
             if torn {
                 self.cut(&segment, torn_bytes, &bases[n + 1..])?;
@@ -254,8 +261,8 @@ impl Recovery<'_> {
             let region = Region { from, next, pos: size, end: size };
             let damage = segment.damage.iter().copied().chain([region]).collect();
             let published = Published { next_offset: next, ..published };
-            let (path, file) = (segment.path.clone(), Arc::clone(&segment.file));
-            self.segments[n] = Arc::new(Segment::new(segment.base_offset, path, file, published, damage));
+            let file = Arc::clone(&segment.file);
+            self.segments[n] = Arc::new(Segment::new(segment.base_offset, file, published, damage));
             self.report.damaged.push(Damaged { from, next, bytes: 0 });
         }
     }
@@ -282,14 +289,15 @@ impl Recovery<'_> {
     /// durably: bytes of today must never be found again behind batches that are written tomorrow.
     fn cut(&mut self, segment: &Segment, torn_bytes: u64, later: &[i64]) -> Result<(), LogError> {
         let size = segment.size();
+        let file = segment.file.open().map_err(|e| failed("opening", segment.path(), e))?;
         self.report.cut_at = Some(segment.next_offset());
         self.report.cut_bytes += torn_bytes;
         if torn_bytes > 0 {
             // With some of the zeros behind: they may belong to the last of the cut batches.
-            let file_len = segment.file.len().map_err(|e| failed("measuring", &segment.path, e))?;
+            let file_len = file.len().map_err(|e| failed("measuring", segment.path(), e))?;
             let torn_bytes = torn_bytes.next_multiple_of(CUT_ROUNDING).min(file_len - size);
             let path = self.free_name(&format!("{:020}.cut", segment.next_offset()))?;
-            self.copy_aside(segment, size, torn_bytes, &path)
+            self.copy_aside(&*file, size, torn_bytes, &path)
                 .map_err(|e| failed("keeping cut bytes in", &path, e))?;
         }
         for base in later {
@@ -301,17 +309,17 @@ impl Recovery<'_> {
             self.storage.rename(&from, &to).map_err(|e| failed("moving aside", &from, e))?;
         }
         self.storage.sync_dir(self.dir).map_err(|e| failed("syncing", self.dir, e))?;
-        segment.file.set_len(size).map_err(|e| failed("cutting", &segment.path, e))?;
-        segment.file.sync_data().map_err(|e| failed("syncing", &segment.path, e))
+        file.set_len(size).map_err(|e| failed("cutting", segment.path(), e))?;
+        file.sync_data().map_err(|e| failed("syncing", segment.path(), e))
     }
 
-    fn copy_aside(&self, segment: &Segment, mut pos: u64, len: u64, to: &Path) -> io::Result<()> {
+    fn copy_aside(&self, from: &dyn StorageFile, mut pos: u64, len: u64, to: &Path) -> io::Result<()> {
         let copy = self.storage.open(to, OpenMode::CreateNew)?;
         let mut written = 0;
         let mut buffer = vec![0; COPY_CHUNK];
         while written < len {
             let wanted = COPY_CHUNK.min(usize::try_from(len - written).unwrap_or(COPY_CHUNK));
-            let read = read_up_to(&*segment.file, &mut buffer[..wanted], pos)?;
+            let read = read_up_to(from, &mut buffer[..wanted], pos)?;
             if read == 0 {
                 break;
             }
@@ -350,9 +358,8 @@ impl Recovery<'_> {
         });
         if !can_go_on {
             let path = self.dir.join(file_name(end));
-            let file =
-                self.storage.open(&path, OpenMode::CreateNew).map_err(|e| failed("creating", &path, e))?;
-            let segment = Segment::new(end, path, file, Published::empty(end), Vec::new());
+            self.storage.open(&path, OpenMode::CreateNew).map_err(|e| failed("creating", &path, e))?;
+            let segment = Segment::new(end, self.files.closed(path), Published::empty(end), Vec::new());
             self.segments.push(Arc::new(segment));
         }
         self.report.log_start = start;
@@ -383,7 +390,7 @@ impl Recovery<'_> {
                     state.appended(header, header.base_offset, header.max_timestamp, now);
                     Ok(true)
                 })
-                .map_err(|error| failed("reading", &segment.path, io::Error::other(error)))?;
+                .map_err(|error| failed("reading", segment.path(), io::Error::other(error)))?;
         }
         Ok(state)
     }
@@ -392,7 +399,8 @@ impl Recovery<'_> {
     fn make_durable(&mut self) -> Result<(), LogError> {
         let mark = self.checkpoint.mark;
         for segment in self.segments.iter().filter(|segment| segment.next_offset() > mark) {
-            segment.file.sync_data().map_err(|e| failed("syncing", &segment.path, e))?;
+            let file = segment.file.open().map_err(|e| failed("opening", segment.path(), e))?;
+            file.sync_data().map_err(|e| failed("syncing", segment.path(), e))?;
         }
         self.storage.sync_dir(self.dir).map_err(|e| failed("syncing", self.dir, e))?;
         self.checkpoint.mark = self.report.log_end;

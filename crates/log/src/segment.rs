@@ -1,7 +1,7 @@
 //! One segment: a file of batches, what of it is published, and how to find a batch in it.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use tramline_wire::{RecordBatch, TopicPartition};
 use crate::config::Timestamp;
 use crate::error::{ReadError, invalid};
 use crate::offset_index::OffsetIndex;
+use crate::segment_file::SegmentFile;
 use crate::storage::{StorageFile, read_exact_at, read_up_to};
 
 /// No log reaches beyond it: what names a later offset is not ours, or damaged. Half of what a number can hold, so that no
@@ -53,12 +54,11 @@ impl Published {
     }
 }
 
-/// One file of the log. The file stays open, and readable, for as long as someone holds the segment.
+/// One file of the log.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) base_offset: i64,
-    pub(crate) path: PathBuf,
-    pub(crate) file: Arc<dyn StorageFile>,
+    pub(crate) file: Arc<SegmentFile>,
     pub(crate) damage: Box<[Region]>,
     published: RwLock<Published>,
 }
@@ -94,13 +94,16 @@ pub(crate) fn offset_in_name(name: &str, suffix: &str) -> Option<i64> {
 impl Segment {
     pub(crate) fn new(
         base_offset: i64,
-        path: PathBuf,
-        file: Arc<dyn StorageFile>,
+        file: Arc<SegmentFile>,
         published: Published,
         damage: Vec<Region>,
     ) -> Self {
         let damage = damage.into_boxed_slice();
-        Self { base_offset, path, file, damage, published: RwLock::new(published) }
+        Self { base_offset, file, damage, published: RwLock::new(published) }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.file.path()
     }
 
     pub(crate) fn published(&self) -> RwLockReadGuard<'_, Published> {
@@ -122,7 +125,7 @@ impl Segment {
     /// The bytes of the batch at `pos`.
     pub(crate) fn read_batch(&self, pos: u64, header: &BatchHeader) -> Result<Bytes, ReadError> {
         let mut bytes = vec![0; header.total_len()];
-        read_exact_at(&*self.file, &mut bytes, pos)?;
+        read_exact_at(&*self.file.open()?, &mut bytes, pos)?;
         Ok(bytes.into())
     }
 
@@ -158,7 +161,7 @@ impl Segment {
                 None => (start, published.size, published.next_offset),
             }
         };
-        let mut walk = Walk::new(self, start, end);
+        let mut walk = Walk::new(self, start, end)?;
         let Some((pos, first)) = walk.find(|header| header.last_offset() >= offset)? else {
             // A gap, and damage right behind it: to say "nothing yet" would keep a reader there for ever.
             return match ahead {
@@ -186,7 +189,7 @@ impl Segment {
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
             u64::from(self.published().index.floor_both(self.relative(stop), limit))
         };
-        let mut walk = Walk::new(self, if jump > pos && jump < end { jump } else { pos }, end);
+        let mut walk = Walk::new(self, if jump > pos && jump < end { jump } else { pos }, end)?;
         while let Some((at, header)) = walk.next()? {
             let after = at + header.total_len() as u64;
             let fits = after <= limit || at == pos;
@@ -265,7 +268,7 @@ impl Segment {
         let ends = self.damage.iter().map(|region| (region.pos, region.end)).chain([(size, size)]);
         for (end, resume) in ends {
             if end > pos {
-                let mut walk = Walk::new(self, pos, end);
+                let mut walk = Walk::new(self, pos, end)?;
                 while let Some((at, header)) = walk.next()? {
                     if header.last_offset() >= offset && !visit(at, &header)? {
                         return Ok(());
@@ -279,17 +282,17 @@ impl Segment {
 }
 
 /// Steps from batch header to batch header inside sound, published bytes.
-struct Walk<'a> {
-    segment: &'a Segment,
+struct Walk {
+    file: Arc<dyn StorageFile>,
     pos: u64,
     end: u64,
     buffer: Vec<u8>,
     buffer_pos: u64,
 }
 
-impl<'a> Walk<'a> {
-    fn new(segment: &'a Segment, pos: u64, end: u64) -> Self {
-        Self { segment, pos, end, buffer: Vec::new(), buffer_pos: 0 }
+impl Walk {
+    fn new(segment: &Segment, pos: u64, end: u64) -> io::Result<Self> {
+        Ok(Self { file: segment.file.open()?, pos, end, buffer: Vec::new(), buffer_pos: 0 })
     }
 
     fn next(&mut self) -> Result<Option<(u64, BatchHeader)>, ReadError> {
@@ -300,7 +303,7 @@ impl<'a> Walk<'a> {
             && self.pos + HEADER_LEN as u64 <= self.buffer_pos + self.buffer.len() as u64;
         if !buffered {
             self.buffer.resize(WALK_BUFFER, 0);
-            let read = read_up_to(&*self.segment.file, &mut self.buffer, self.pos)?;
+            let read = read_up_to(&*self.file, &mut self.buffer, self.pos)?;
             self.buffer.truncate(read);
             self.buffer_pos = self.pos;
         }

@@ -20,6 +20,8 @@ use crate::storage::OpenMode;
 const PLACED: usize = 16;
 /// Snapshots kept: the newest, and one in case that it is damaged.
 const SNAPSHOTS_KEPT: usize = 2;
+/// Files that may wait for a barrier while further segments are begun: each is held open for it.
+const DIRTY_KEPT: usize = 64;
 
 /// Batches that have their offsets and go out with the next write.
 #[derive(Debug)]
@@ -129,18 +131,19 @@ impl Log {
             return Ok(());
         }
         let active = Arc::clone(&self.active);
+        let file = self.guard("opening", active.path(), active.file.open())?;
         let pos = active.size();
         let end = pos + pending.bytes;
         if end > self.file_len {
             let ahead = u64::from(self.config.segment_bytes).min(pos + u64::from(self.config.presize_bytes));
             let len = end.max(ahead);
-            self.guard("extending", &active.path, active.file.set_len(len))?;
+            self.guard("extending", active.path(), file.set_len(len))?;
             self.file_len = len;
         }
         let parts: Vec<&[u8]> =
             pending.batches.iter().flat_map(|batch| [&batch.head[..], &batch.bytes[PLACED..]]).collect();
-        self.guard("writing", &active.path, active.file.write_at(&parts, pos))?;
-        self.dirty.file(&active.path, &active.file);
+        self.guard("writing", active.path(), file.write_at(&parts, pos))?;
+        self.dirty.file(active.path(), &file);
         self.active_since = self.active_since.min(now);
         active.publish(|published| {
             for batch in &pending.batches {
@@ -165,9 +168,13 @@ impl Log {
     pub(crate) fn roll(&mut self) -> Result<(), LogError> {
         let sealed = Arc::clone(&self.active);
         let size = sealed.size();
+        if self.dirty.file_count() >= DIRTY_KEPT {
+            self.force_everything()?;
+        }
         if self.file_len > size {
-            self.guard("sealing", &sealed.path, sealed.file.set_len(size))?;
-            self.dirty.file(&sealed.path, &sealed.file);
+            let file = self.guard("opening", sealed.path(), sealed.file.open())?;
+            self.guard("sealing", sealed.path(), file.set_len(size))?;
+            self.dirty.file(sealed.path(), &file);
         }
         let base_offset = self.reader.log_end();
         self.write_snapshot(base_offset, false)?;
@@ -175,8 +182,10 @@ impl Log {
         let file = self.guard("creating", &path, self.storage.open(&path, OpenMode::CreateNew))?;
         self.dirty.dir();
         self.dirty.rolled();
-        let segment = Segment::new(base_offset, path, file, Published::empty(base_offset), Vec::new());
+        let file = self.files.written(path, file);
+        let segment = Segment::new(base_offset, file, Published::empty(base_offset), Vec::new());
         self.active = Arc::new(segment);
+        sealed.file.unpin();
         self.active_since = Timestamp::MAX;
         self.file_len = 0;
         let mut segments = self.reader.segments().to_vec();

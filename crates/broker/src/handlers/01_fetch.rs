@@ -191,6 +191,9 @@ impl Plan {
                     }
                 };
                 total += found.slice.as_ref().map_or(0, Slice::len);
+                // It was cut for another reason than that there is no more.
+                settled |=
+                    found.slice.as_ref().is_some_and(|slice| slice.ranges().len() == Slice::MAX_RANGES);
                 rows.push(found);
             }
             topics.push((name, *id, rows));
@@ -225,7 +228,7 @@ impl Plan {
         let slice = partition
             .reader
             .read(asked.fetch_offset, limit, high_watermark, total == 0)
-            .map_err(|error| read_error(partition, &error))?;
+            .map_err(|error| gone(partition, self.by_id).unwrap_or_else(|| read_error(partition, &error)))?;
         let row = PartitionData {
             partition_index: asked.partition,
             high_watermark,

@@ -114,6 +114,10 @@ fn find(
 }
 
 fn failed(partition: &Partition, error: &ReadError) -> ErrorCode {
+    // It may have been deleted in the middle of this.
+    if let Some(code) = gone(partition, false) {
+        return code;
+    }
     tracing::error!(partition = %partition.id, %error, "looking up an offset failed");
     ErrorCode::from(error.code())
 }
