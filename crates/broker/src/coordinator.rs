@@ -6,6 +6,8 @@
 //! another's barrier here.
 
 mod rewrite;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -201,9 +203,11 @@ impl GroupCoordinator {
 
     /// Answers everyone who waits, and refuses requests from now on.
     pub(crate) fn stop(&self) {
-        self.with(|state, now, _| state.machine.shutdown(now));
-        // A request may still be let in until here; its answer, like any other, is a retriable code or its due.
-        self.with(|state, _, _| state.stopped = true);
+        // Under one lock: a request let in between the two would wait, and nobody would answer it.
+        self.with(|state, now, _| {
+            state.machine.shutdown(now);
+            state.stopped = true;
+        });
     }
 
     /// Lets time pass for the machine until it is cancelled by being dropped.
@@ -400,6 +404,8 @@ impl Drop for Gone<'_> {
                 state.replies.remove(&self.token);
                 state.machine.connection_closed(now, self.token);
             });
+            // The group may have something to do earlier now.
+            self.coordinator.timer.notify_one();
         }
     }
 }
