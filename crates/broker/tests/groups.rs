@@ -131,7 +131,7 @@ async fn the_coordinator_is_this_node_at_its_bound_port() {
 }
 
 #[tokio::test]
-async fn a_member_joins_commits_and_goes_on_by_heartbeat_after_a_restart() {
+async fn b152_a_member_joins_commits_with_a_text_and_goes_on_by_heartbeat_after_a_restart() {
     for clean in [true, false] {
         let stage = Stage::new().await;
         let mut client = stage.client().await;
@@ -152,7 +152,7 @@ async fn a_member_joins_commits_and_goes_on_by_heartbeat_after_a_restart() {
             "no rebalance, clean stop: {clean}"
         );
         assert_eq!(committed(&mut client, 0).await, (2, 3, "note".to_owned()));
-        assert_eq!(committed(&mut client, 1).await, (-1, -1, String::new()), "b152: never committed");
+        assert_eq!(committed(&mut client, 1).await, (-1, -1, String::new()), "never committed");
         assert_eq!(code(&client.call(9, &commit_request(Some(&member), "t", 0, 3)).await), ErrorCode::None);
         let described = client
             .call(6, &DescribeGroupsRequest { groups: vec!["g".into()], ..DescribeGroupsRequest::default() })
@@ -194,7 +194,7 @@ async fn commits_for_what_does_not_exist_and_from_strangers_are_refused() {
 }
 
 #[tokio::test]
-async fn groups_are_listed_left_and_deleted() {
+async fn b164_groups_are_listed_left_twice_and_deleted() {
     let stage = Stage::new().await;
     let mut client = stage.client().await;
     client.create_topic("t", 1).await;
@@ -212,7 +212,7 @@ async fn groups_are_listed_left_and_deleted() {
     let left = client.call(5, &leave).await;
     assert_eq!((left.error_code, left.members[0].error_code), (0, 0));
     let again = client.call(5, &leave).await;
-    assert_eq!(again.members[0].error_code, ErrorCode::UnknownMemberId.code(), "b164: leaving twice");
+    assert_eq!(again.members[0].error_code, ErrorCode::UnknownMemberId.code(), "the second time");
     assert_eq!(client.call(2, &delete).await.results[0].error_code, 0);
     assert_eq!(committed(&mut client, 0).await.0, -1, "a fresh group has no offsets");
 }

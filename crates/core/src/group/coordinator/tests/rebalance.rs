@@ -14,6 +14,53 @@ fn the_first_joins_of_an_empty_group_wait_for_the_initial_delay_and_for_late_com
     assert_eq!((desk.joined(one).generation_id, desk.joined(two).generation_id), (1, 1));
 }
 
+/// A member that warms up and leaves must not take the delay along: two that follow share one generation.
+#[test]
+fn b202_a_group_that_became_empty_again_waits_for_the_initial_delay_again() {
+    let mut desk = Desk::with(Config { initial_rebalance_delay: 3 * SECOND, ..Config::default() });
+    let (warm, token) = desk.new_member();
+    desk.pass(3 * SECOND);
+    assert_eq!(desk.joined(token).generation_id, 1);
+    assert_eq!(desk.leave(&[(&warm, None)]), [0]);
+    assert_eq!(desk.state(), "Empty");
+    let (first, one) = desk.new_member();
+    desk.pass(Duration::from_millis(5));
+    let (second, two) = desk.new_member();
+    desk.waits(one);
+    desk.waits(two);
+    desk.pass(6 * SECOND);
+    let (one, two) = (desk.joined(one), desk.joined(two));
+    assert_eq!((one.generation_id, two.generation_id), (3, 3), "emptying counted as the second");
+    assert_eq!(one.leader, two.leader);
+    assert_eq!((desk.beat(&first, 3), desk.beat(&second, 3)), (0, 0), "nobody has to join again");
+}
+
+/// Three members come and go at different times: the generation counts completed join phases and nothing else, and
+/// who is in a group stays in it until it leaves.
+#[test]
+fn b148_the_generation_counts_completed_rebalances_and_no_member_is_forgotten() {
+    let mut desk = Desk::new();
+    let (leader, follower) = desk.stable_two();
+    let (third, waiting) = desk.new_member();
+    desk.pass(SECOND);
+    let rejoining = desk.send(join(&leader), 9);
+    let (fourth, also_waiting) = desk.new_member();
+    desk.waits(waiting);
+    desk.waits(rejoining);
+    assert_eq!(desk.leave(&[(&fourth, None)]), [0]);
+    assert_eq!(desk.joined(also_waiting).error_code, 25);
+    assert_eq!(desk.beat(&follower, 2), 27, "still in it, whatever was joined and left meanwhile");
+    let last = desk.send(join(&follower), 9);
+    let joined = [rejoining, last, waiting].map(|token| desk.joined(token));
+    assert!(joined.iter().all(|answer| (answer.error_code, answer.generation_id) == (0, 3)), "{joined:?}");
+    let members = &joined.iter().find(|answer| answer.member_id == answer.leader).unwrap().members;
+    let mut known: Vec<&str> = members.iter().map(|member| &*member.member_id).collect();
+    let mut expected = [&*leader, &*follower, &*third];
+    known.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(known, expected);
+}
+
 #[test]
 fn a_rebalance_waits_for_ids_given_out_until_they_expire() {
     let mut desk = Desk::new();
@@ -58,9 +105,9 @@ fn the_protocol_is_what_all_know_and_most_prefer() {
     assert!(metadata.iter().all(|metadata| [&b"1"[..], b"2", b"3"].contains(&&metadata[..])));
 }
 
-/// B148: the generation grows once for each completed join phase, and a follower's assignments are ignored.
+/// The generation grows once for each completed join phase, and a follower's assignments are ignored.
 #[test]
-fn only_the_leaders_assignments_count_and_who_is_left_out_gets_nothing() {
+fn b148_only_the_leaders_assignments_count_and_who_is_left_out_gets_nothing() {
     let mut desk = Desk::new();
     let (leader, follower) = desk.stable_two();
     let waiting = desk.send(join(&leader), 9);
@@ -131,9 +178,9 @@ fn a_silent_member_is_removed_after_its_session_and_the_last_one_empties_the_gro
     assert_eq!(desk.joined(token).generation_id, 3, "emptying counted as a generation");
 }
 
-/// B164: leaving twice, as one of several, as a pending id, and of a group that does not exist.
+/// Leaving twice, as one of several, as a pending id, and of a group that does not exist.
 #[test]
-fn leaving_is_answered_for_each_and_rebalances_once() {
+fn b164_leaving_is_answered_for_each_also_twice_and_rebalances_once() {
     let mut desk = Desk::new();
     assert_eq!(desk.leave(&[("a", None), ("b", None)]), [25, 25]);
     let (leader, follower) = desk.stable_two();
