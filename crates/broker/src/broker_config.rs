@@ -85,7 +85,7 @@ fn in_force(node: &Node) -> Vec<(&'static str, Option<String>)> {
 }
 
 /// What a broker is told when it starts.
-fn told(config: &BrokerConfig) -> [(&'static str, String); 17] {
+fn told(config: &BrokerConfig) -> [(&'static str, String); 18] {
     let millis = |duration: std::time::Duration| duration.as_millis().to_string();
     [
         ("auto.create.topics.enable", config.auto_create_topics.to_string()),
@@ -104,6 +104,7 @@ fn told(config: &BrokerConfig) -> [(&'static str, String); 17] {
         ("message.max.bytes", config.max_message_bytes.to_string()),
         ("num.partitions", config.default_partitions.to_string()),
         ("offsets.retention.check.interval.ms", millis(config.offsets_retention_check_interval)),
+        ("queued.max.request.bytes", config.connection_memory().to_string()),
         ("socket.request.max.bytes", config.max_request_bytes.to_string()),
     ]
 }

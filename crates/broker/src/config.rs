@@ -15,6 +15,7 @@ pub struct BrokerConfig {
     pub(crate) lenient_replication_factor: bool,
     pub(crate) max_request_bytes: usize,
     pub(crate) max_connections: usize,
+    pub(crate) max_connection_memory: usize,
     pub(crate) max_parked_fetches: usize,
     pub(crate) idle_timeout: Duration,
     pub(crate) max_fetch_wait: Duration,
@@ -37,6 +38,7 @@ pub struct BrokerConfig {
     pub(crate) group_min_session_timeout: Duration,
     pub(crate) group_max_session_timeout: Duration,
     pub(crate) group_max_size: usize,
+    pub(crate) group_max_bytes: usize,
     pub(crate) offsets_retention: Duration,
     pub(crate) offsets_retention_check_interval: Duration,
     pub(crate) shutdown_timeout: Duration,
@@ -53,6 +55,7 @@ impl Default for BrokerConfig {
             lenient_replication_factor: false,
             max_request_bytes: 104_857_600,
             max_connections: 4096,
+            max_connection_memory: 512 << 20,
             max_parked_fetches: 4096,
             idle_timeout: Duration::from_mins(10),
             max_fetch_wait: Duration::from_mins(1),
@@ -75,6 +78,7 @@ impl Default for BrokerConfig {
             group_min_session_timeout: Duration::from_secs(1),
             group_max_session_timeout: Duration::from_mins(30),
             group_max_size: 10_000,
+            group_max_bytes: 256 << 20,
             offsets_retention: Duration::from_hours(7 * 24),
             offsets_retention_check_interval: Duration::from_mins(10),
             shutdown_timeout: Duration::from_secs(30),
@@ -148,6 +152,20 @@ impl BrokerConfig {
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = connections;
         self
+    }
+
+    /// Bytes that connections may hold together for requests that are not whole or not answered yet, and for answers that
+    /// were not taken. Default 512 MiB, and never less than two of the largest requests. Above it the connection is closed
+    /// that has got on with nothing for the longest time; those that hold less than 64 KiB are not counted.
+    #[must_use]
+    pub fn max_connection_memory(mut self, bytes: usize) -> Self {
+        self.max_connection_memory = bytes;
+        self
+    }
+
+    /// What the setting comes to.
+    pub(crate) fn connection_memory(&self) -> usize {
+        self.max_connection_memory.max(self.max_request_bytes.saturating_mul(2))
     }
 
     /// Fetches that may wait for data at once. Default 4096. One more is answered at once with what there is.
@@ -309,6 +327,14 @@ impl BrokerConfig {
     #[must_use]
     pub fn group_max_size(mut self, members: usize) -> Self {
         self.group_max_size = members;
+        self
+    }
+
+    /// Bytes that the members of all groups and committed offsets may take together, about. Default 256 MiB. Above it new
+    /// members are told to try again later and offsets of further partitions are refused; those that are there go on.
+    #[must_use]
+    pub fn group_max_bytes(mut self, bytes: usize) -> Self {
+        self.group_max_bytes = bytes;
         self
     }
 

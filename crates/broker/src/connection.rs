@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::held_memory::Hold;
 use crate::node::Node;
 use crate::routes::{self, Call, Reply, Started};
 
@@ -42,6 +43,8 @@ pub(crate) enum Closed {
     FrameLength(i64),
     #[error("{0}")]
     Refused(String),
+    #[error("its memory is needed for others")]
+    Evicted,
     #[error("the broker is stopping")]
     Stopping,
     #[error(transparent)]
@@ -51,13 +54,18 @@ pub(crate) enum Closed {
 impl Closed {
     /// Whether the peer, rather than the course of things, is to blame.
     pub(crate) fn is_fault(&self) -> bool {
-        matches!(self, Self::HalfFrame | Self::Stuck | Self::FrameLength(_) | Self::Refused(_))
+        matches!(
+            self,
+            Self::HalfFrame | Self::Stuck | Self::Evicted | Self::FrameLength(_) | Self::Refused(_)
+        )
     }
 }
 
 struct InFlight {
     reply: Pin<Box<dyn Future<Output = Reply> + Send>>,
     ordered: bool,
+    /// Of the request's frame.
+    bytes: usize,
 }
 
 struct Connection {
@@ -68,10 +76,11 @@ struct Connection {
     in_flight: VecDeque<InFlight>,
     output: Chunks,
     last_request: Instant,
+    hold: Hold,
 }
 
 /// Serves a connection until it ends, and says why it did.
-pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, node: Arc<Node>) -> Closed {
+pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, node: Arc<Node>, hold: Hold) -> Closed {
     let mut connection = Connection {
         stream,
         peer,
@@ -80,6 +89,7 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, node: Arc<Node>) 
         in_flight: VecDeque::new(),
         output: Chunks::default(),
         last_request: Instant::now(),
+        hold,
     };
     match connection.run().await {
         Ok(never) => match never {},
@@ -138,10 +148,17 @@ impl Connection {
             return Ok(());
         }
         self.node.metrics.bytes_out.add(self.output.remaining);
+        self.note_held(0, false);
         let write = self.stream.write_all_buf(&mut self.output);
         timeout(self.node.config.idle_timeout, write).await.map_err(|_| Closed::Stuck)??;
         self.last_request = Instant::now();
+        self.note_held(0, true);
         Ok(())
+    }
+
+    fn note_held(&mut self, starting: usize, got_on: bool) {
+        let worked_on: usize = self.in_flight.iter().map(|request| request.bytes).sum();
+        self.hold.set(self.input.len() + starting + worked_on + self.output.remaining, got_on);
     }
 
     /// Starts the next request, when there is a whole one and its turn has come.
@@ -160,13 +177,14 @@ impl Connection {
         self.last_request = Instant::now();
         self.node.metrics.requests.add(1);
         self.node.metrics.bytes_in.add(length + 4);
+        self.note_held(length, true);
         let call = Call { node: Arc::clone(&self.node), peer: self.peer, frame };
         let reply = match routes::start(call) {
             Started::Plain(reply) => reply,
             // Waits while the partition's mailbox is full: nothing more is read from this connection.
             Started::Ordered(accept) => accept.await,
         };
-        self.in_flight.push_back(InFlight { reply, ordered });
+        self.in_flight.push_back(InFlight { reply, ordered, bytes: length });
         Ok(true)
     }
 
@@ -206,7 +224,10 @@ impl Connection {
             read = self.stream.read_buf(&mut self.input), if may_read => match read? {
                 0 if self.input.is_empty() => Err(Closed::Peer),
                 0 => Err(Closed::HalfFrame),
-                _ => Ok(()),
+                _ => {
+                    self.note_held(0, false);
+                    Ok(())
+                }
             },
             () = self.node.stopping.cancelled(), if !stopping => Ok(()),
             () = async { let _ = timeout_at(idle, std::future::pending::<()>()).await; }, if !busy => Err(Closed::Idle),

@@ -107,6 +107,7 @@ impl GroupCoordinator {
             min_session_timeout: config.group_min_session_timeout,
             max_session_timeout: config.group_max_session_timeout,
             max_group_size: config.group_max_size,
+            max_bytes: config.group_max_bytes,
             initial_rebalance_delay: config.group_initial_rebalance_delay,
             offsets_retention: config.offsets_retention,
             ..Config::default()

@@ -32,6 +32,7 @@ mod engine;
 mod error;
 mod fetch_sessions;
 mod handlers;
+mod held_memory;
 mod listener;
 mod maintenance;
 mod metrics;

@@ -39,8 +39,11 @@ pub(crate) async fn accept(listener: TcpListener, node: Arc<Node>, connections: 
         connections.spawn(async move {
             node.metrics.connections_open.inc();
             let open = OpenConnection(&node);
+            let hold = node.held_memory.hold();
+            let evicted = hold.evicted();
             let closed = tokio::select! {
-                closed = connection::serve(stream, peer, Arc::clone(&node)) => closed,
+                closed = connection::serve(stream, peer, Arc::clone(&node), hold) => closed,
+                () = evicted.cancelled() => connection::Closed::Evicted,
                 () = node.killed.cancelled() => connection::Closed::Stopping,
             };
             if closed.is_fault() {

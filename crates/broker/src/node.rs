@@ -13,6 +13,7 @@ use crate::config::BrokerConfig;
 use crate::coordinator::GroupCoordinator;
 use crate::engine::Engine;
 use crate::fetch_sessions::FetchSessions;
+use crate::held_memory::HeldMemory;
 use crate::metrics::Metrics;
 use crate::read_buffers::ReadBuffers;
 use crate::topics::{Shelf, Topics};
@@ -40,14 +41,19 @@ pub(crate) struct Node {
     pub(crate) fetch_sessions: FetchSessions,
     pub(crate) read_buffers: Arc<ReadBuffers>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) held_memory: Arc<HeldMemory>,
     /// No request is started any more, waiting ones are answered.
     pub(crate) stopping: CancellationToken,
     /// Connections end where they are.
     pub(crate) killed: CancellationToken,
     pub(crate) parked_fetches: Semaphore,
+    /// Partitions that waiting fetches look at, over all of them.
+    pub(crate) parked_partitions: Semaphore,
     pub(crate) clock: fn() -> i64,
     pub(crate) admin: Arc<Mutex<Admin>>,
     pub(crate) admin_pool: Pool,
+    /// For looking into compressed batches, which a few bytes can make long.
+    pub(crate) unpackers: Pool,
     /// For passes over whole logs, which take long.
     pub(crate) compactor: Pool,
     /// Held for as long as the directory is ours.
@@ -57,6 +63,12 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn topics(&self) -> Arc<Topics> {
         self.shelf.now()
+    }
+
+    /// The most elements that the arrays of one request may have together: some for each partition there can be.
+    pub(crate) fn most_elements(&self) -> usize {
+        const SOME: usize = 100_000;
+        SOME.max(self.config.max_partitions.saturating_mul(10))
     }
 
     /// How clients reach this node; unspecified before the listener is bound, which no client can see.

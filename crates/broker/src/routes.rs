@@ -201,6 +201,7 @@ pub(crate) fn frame<R: Request>(correlation_id: i32, version: i16, response: &R:
 impl Envelope {
     /// The body as a request, or the reply that ends the connection.
     pub(crate) fn decode<R: Request>(&mut self) -> Result<R, Reply> {
+        self.body.limit_elements(self.context.node.most_elements());
         R::decode(&mut self.body, self.context.version)
             .map_err(|error| Reply::Close(format!("a {} that does not decode: {error}", R::KEY)))
     }

@@ -11,6 +11,7 @@ use crate::node::Node;
 pub(crate) fn close(node: &Arc<Node>) -> Result<(), ShutdownError> {
     node.engine.stop();
     node.readers.stop();
+    node.unpackers.stop();
     node.compactor.stop();
     let mut failures = Vec::new();
     for topic in node.topics().iter() {
@@ -34,6 +35,7 @@ pub(crate) fn close(node: &Arc<Node>) -> Result<(), ShutdownError> {
 pub(crate) fn abandon(node: &Arc<Node>) {
     node.engine.stop();
     node.readers.stop();
+    node.unpackers.stop();
     node.compactor.stop();
     for topic in node.topics().iter() {
         for partition in &topic.partitions {

@@ -20,6 +20,7 @@ use crate::config::BrokerConfig;
 use crate::coordinator::GroupCoordinator;
 use crate::engine::Engine;
 use crate::error::StartError;
+use crate::held_memory::HeldMemory;
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::topic_config::Effective;
@@ -62,14 +63,15 @@ pub(crate) fn open(plan: Plan) -> Result<Arc<Node>, StartError> {
     let directory = partition_dir(&admin.dir, OFFSETS_TOPIC, 0).display().to_string();
     let groups = GroupCoordinator::load(&config, Arc::clone(&engine), log, Arc::clone(&shelf), clock)
         .map_err(|reason| StartError::Log { directory, reason })?;
-    let (readers, admin_pool, compactor) = if threads {
+    let (readers, unpackers, admin_pool, compactor) = if threads {
         let failed = |source| StartError::Io { doing: "start threads".to_owned(), source };
         engine.start(config.committer_threads).map_err(failed)?;
         let readers = Pool::threads("tramline-read", config.reader_threads).map_err(failed)?;
+        let unpackers = Pool::threads("tramline-unpack", config.reader_threads).map_err(failed)?;
         let admin_pool = Pool::threads("tramline-admin", 1).map_err(failed)?;
-        (readers, admin_pool, Pool::threads("tramline-compact", 1).map_err(failed)?)
+        (readers, unpackers, admin_pool, Pool::threads("tramline-compact", 1).map_err(failed)?)
     } else {
-        (Pool::inline(), Pool::inline(), Pool::inline())
+        (Pool::inline(), Pool::inline(), Pool::inline(), Pool::inline())
     };
     Ok(Arc::new(Node {
         cluster_id: admin.identity.cluster_id.clone(),
@@ -81,12 +83,15 @@ pub(crate) fn open(plan: Plan) -> Result<Arc<Node>, StartError> {
         engine,
         groups,
         readers,
+        unpackers,
         fetch_sessions: crate::fetch_sessions::FetchSessions::default(),
         read_buffers: Arc::default(),
         metrics,
+        held_memory: Arc::new(HeldMemory::new(config.connection_memory())),
         stopping: CancellationToken::new(),
         killed: CancellationToken::new(),
         parked_fetches: Semaphore::new(config.max_parked_fetches),
+        parked_partitions: Semaphore::new(MAX_PARKED_PARTITIONS),
         clock,
         admin: Arc::new(Mutex::new(admin)),
         admin_pool,
@@ -95,6 +100,9 @@ pub(crate) fn open(plan: Plan) -> Result<Arc<Node>, StartError> {
         config,
     }))
 }
+
+/// Partitions that waiting fetches look at, over all of them: each is told of every write.
+const MAX_PARKED_PARTITIONS: usize = 1_000_000;
 
 /// Makes the directory, and its name in each directory above it that had to be made, survive a power cut.
 fn create_directory(storage: &dyn Storage, dir: &Path) -> Result<(), StartError> {

@@ -9,6 +9,8 @@ use tramline_wire::checksum::crc32c;
 use crate::config::Timestamp;
 use crate::error::AppendError;
 
+/// How many producers are remembered. Each takes about 300 bytes, and every snapshot holds all of them.
+const MOST_PRODUCERS: usize = 50_000;
 /// How many batches per producer are remembered: a client has at most this many requests in flight.
 const REMEMBERED: usize = 5;
 const SNAPSHOT_MAGIC: [u8; 4] = *b"TRPS";
@@ -135,6 +137,9 @@ impl ProducerState {
             return;
         }
         let epoch = header.producer_epoch;
+        if self.producers.len() >= MOST_PRODUCERS && !self.producers.contains_key(&header.producer_id) {
+            self.forget_the_most_silent();
+        }
         let producer = self.producers.entry(header.producer_id).or_insert_with(|| Producer {
             epoch,
             last_seen: now,
@@ -155,6 +160,15 @@ impl ProducerState {
             last_offset: base_offset + i64::from(header.last_offset_delta),
             timestamp,
         });
+    }
+
+    /// Makes room for others: of the producers an eighth goes, those whose newest batch is the oldest.
+    fn forget_the_most_silent(&mut self) {
+        let newest = |producer: &Producer| producer.batches.back().map_or(-1, |batch| batch.base_offset);
+        let mut offsets: Vec<i64> = self.producers.values().map(newest).collect();
+        let (_, limit, _) = offsets.select_nth_unstable(MOST_PRODUCERS / 8);
+        let limit = *limit;
+        self.producers.retain(|_, producer| newest(producer) >= limit);
     }
 
     /// Forgets producers not heard of for `silence`.
@@ -240,7 +254,7 @@ mod tests {
 
     use tramline_wire::{BatchBuilder, BatchHeader, Compression};
 
-    use super::{ProducerState, Verdict};
+    use super::{MOST_PRODUCERS, ProducerState, Verdict};
     use crate::error::AppendError;
 
     fn header(producer: i64, epoch: i16, sequence: i32, records: usize) -> BatchHeader {
@@ -334,5 +348,26 @@ mod tests {
             assert_eq!(ProducerState::decode(&bad, 6), None, "flipped byte {at}");
             assert_eq!(ProducerState::decode(&bytes[..at], 6), None, "cut at {at}");
         }
+    }
+
+    /// A client can send each batch under another id.
+    #[test]
+    fn of_too_many_producers_the_most_silent_are_forgotten() {
+        let mut state = ProducerState::default();
+        let offset_of = |id: i64| i64::try_from(MOST_PRODUCERS).unwrap() * 2 + id;
+        state.appended(&header(0, 0, 0, 1), 0, 1, 100);
+        for id in 1..=2 * i64::try_from(MOST_PRODUCERS).unwrap() {
+            if id % 1000 == 0 {
+                // This one goes on, and is known whatever comes.
+                let sequence = i32::try_from(id / 1000).unwrap();
+                state.appended(&header(0, 0, sequence, 1), offset_of(id), 1, 100);
+            }
+            state.appended(&header(id, 0, 0, 1), offset_of(id), 1, 100);
+            assert!(state.len() <= MOST_PRODUCERS);
+        }
+        let newest = 2 * i64::try_from(MOST_PRODUCERS).unwrap();
+        let gap = |id| state.check(&header(id, 0, 50, 1)).is_err();
+        assert!(gap(0) && gap(newest) && !gap(1), "who was heard of lately is known, the first is not");
+        assert!(state.len() >= MOST_PRODUCERS * 3 / 4);
     }
 }

@@ -1,7 +1,8 @@
 //! Produce (0), advertised from 0, served from 3 to 11.
 //!
 //! Advertised from 0 because older librdkafka takes that for "this broker knows compression"; a request below 3
-//! closes the connection. Each partition gets exactly one batch of format 2; the checks run here, the sequence check
+//! closes the connection. Each partition gets exactly one batch of format 2; the checks run here, down to each record,
+//! since a batch that cannot be taken apart would stop every reader of its partition; the sequence check is made
 //! with the append. `acks=1` is answered after the write, `acks=all` after the barrier, `acks=0` never, but an error
 //! then closes the connection. A full mailbox holds the request back, and with it the connection.
 //! Gaps: no transactions (transactional batches get 48), no recompression, `timeout_ms` is not needed on one node.
@@ -14,7 +15,7 @@ use tramline_wire::messages::produce_response::{
     BatchIndexAndErrorMessage, PartitionProduceResponse, TopicProduceResponse,
 };
 use tramline_wire::messages::{ProduceRequest, ProduceResponse};
-use tramline_wire::{ApiKey, BatchHeader, ErrorCode, Str};
+use tramline_wire::{ApiKey, BatchHeader, Compression, ErrorCode, Str};
 
 use crate::node::Node;
 use crate::partition::{Failure, Submission, Written};
@@ -32,6 +33,8 @@ pub(crate) const API: Api = Api {
 
 /// The first version whose clients know zstd.
 const ZSTD_FROM: i16 = 7;
+/// What the records of one batch may unpack to: enough for any reader, and not too much for several at once here.
+const MAX_UNPACKED: usize = 128 << 20;
 
 /// What became of one partition's batch so far.
 enum Row {
@@ -99,7 +102,15 @@ async fn submit_one(
         return Err(Refused::code(ErrorCode::InvalidTopicException));
     }
     let records = data.records.unwrap_or_default();
-    let header = validate(&records, partition.settings(), version, (node.clock)())?;
+    let (settings, now) = (partition.settings(), (node.clock)());
+    let checked = records.clone();
+    let check = move || validate(&checked, settings, version, now);
+    let header = if is_compressed(&records) {
+        // Not on the runtime: a few bytes may unpack to very many.
+        node.unpackers.run(check).await.map_err(|_| Refused::code(ErrorCode::NotLeaderOrFollower))??
+    } else {
+        check()?
+    };
     if header.is_transactional() {
         return Err(Refused::code(ErrorCode::InvalidTxnState));
     }
@@ -118,12 +129,20 @@ async fn submit_one(
     Ok(Row::Waiting { index: data.index, log_start, written })
 }
 
+fn is_compressed(records: &[u8]) -> bool {
+    let codec = BatchHeader::parse(records).and_then(|header| header.compression());
+    codec.is_ok_and(|codec| codec != Compression::None)
+}
+
 fn validate(records: &[u8], settings: Effective, version: i16, now: i64) -> Result<BatchHeader, Refused> {
     let mut rules = ProduceRules {
         max_message_bytes: settings.max_message_bytes,
         compacted: settings.compaction.is_some(),
         log_append_time: settings.log_append_time,
         zstd: version >= ZSTD_FROM,
+        // A batch that cannot be taken apart would stop every reader of the partition.
+        deep: true,
+        max_uncompressed: MAX_UNPACKED,
         ..ProduceRules::default()
     };
     let header = validate_produce_batch(records, &rules)?;
@@ -132,9 +151,13 @@ fn validate(records: &[u8], settings: Effective, version: i16, now: i64) -> Resu
     let suspicious =
         header.max_timestamp > newest || (header.base_timestamp != -1 && header.base_timestamp < oldest);
     if suspicious && !settings.log_append_time {
-        // Only now is it worth unpacking the batch: to say which records are at fault.
+        // Only now is it worth looking at each: to say which records are at fault.
         rules.timestamps = Some((oldest, newest));
         validate_produce_batch(records, &rules)?;
+        if header.max_timestamp > newest {
+            // No record has it, but the segment would be as young as that.
+            return Err(Refused::code(ErrorCode::InvalidTimestamp));
+        }
     }
     Ok(header)
 }

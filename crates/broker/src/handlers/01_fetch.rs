@@ -7,6 +7,7 @@
 //! From version 13 topics come by id. Gaps: no followers, no open transactions, so the last stable offset is the high
 //! watermark.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,6 +80,8 @@ fn plan(node: &Node, version: i16, request: FetchRequest) -> Plan {
     let now = node.topics();
     let by_id = version >= IDS_FROM;
     let follower = request.replica_id >= 0 || request.replica_state.replica_id >= 0;
+    // Each once: a partition takes a few bytes to ask for and a look at its files to answer.
+    let mut seen = HashSet::new();
     let topic = |topic: tramline_wire::messages::fetch_request::FetchTopic| {
         let found = if by_id { now.by_id(&topic.topic_id) } else { now.by_name(&topic.topic) };
         let wanted = |asked: FetchPartition| {
@@ -95,7 +98,10 @@ fn plan(node: &Node, version: i16, request: FetchRequest) -> Plan {
             };
             Wanted { source, asked }
         };
-        (topic.topic, topic.topic_id, topic.partitions.into_iter().map(wanted).collect())
+        let once =
+            |asked: &FetchPartition| seen.insert((topic.topic.clone(), topic.topic_id, asked.partition));
+        let partitions = topic.partitions.into_iter().filter(once).map(wanted).collect();
+        (topic.topic.clone(), topic.topic_id, partitions)
     };
     let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(node.config.max_fetch_bytes);
     Plan {
@@ -119,7 +125,9 @@ async fn answer(
     if let Some(response) = look(node, plan, !may_wait).await? {
         return Ok(response);
     }
-    let Ok(_place) = node.parked_fetches.try_acquire() else {
+    let watched = u32::try_from(plan.partitions().count()).unwrap_or(u32::MAX);
+    let places = (node.parked_fetches.try_acquire(), node.parked_partitions.try_acquire_many(watched));
+    let (Ok(_place), Ok(_partitions)) = places else {
         return Ok(look(node, plan, true).await?.unwrap_or_default());
     };
     let _parked = Parked::new(node);

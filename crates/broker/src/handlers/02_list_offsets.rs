@@ -35,22 +35,25 @@ async fn handle(context: Context, request: ListOffsetsRequest) -> Result<ListOff
     let node = &*context.node;
     let (version, leader_epoch) = (context.version, node.leader_epoch);
     let now = node.topics();
-    let look = move || {
-        let mut seen = HashSet::new();
-        let mut topics = Vec::with_capacity(request.topics.len());
-        for topic in request.topics {
-            let mut partitions = Vec::with_capacity(topic.partitions.len());
-            for asked in topic.partitions {
-                let id = TopicPartition::new(&topic.name, asked.partition_index);
-                let partition = now.partition(&id);
-                let twice = !seen.insert(id.clone());
-                partitions.push(row(&asked, version, leader_epoch, partition, twice));
-            }
-            topics.push(ListOffsetsTopicResponse { name: topic.name, partitions });
+    let mut seen = HashSet::new();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for asked in topic.partitions {
+            let id = TopicPartition::new(&topic.name, asked.partition_index);
+            let partition = now.partition(&id).cloned();
+            let is_timed = asked.timestamp >= 0 || asked.timestamp == MAX_TIMESTAMP;
+            let twice = !seen.insert(id);
+            let look = move || row(&asked, version, leader_epoch, partition.as_ref(), twice);
+            // Each a job of its own: a search of thousands of logs lets the reads of others in between.
+            partitions.push(if is_timed {
+                node.readers.run(look).await.map_err(|_| "the broker is stopping".to_owned())?
+            } else {
+                look()
+            });
         }
-        topics
-    };
-    let topics = node.readers.run(look).await.map_err(|_| "the broker is stopping".to_owned())?;
+        topics.push(ListOffsetsTopicResponse { name: topic.name, partitions });
+    }
     Ok(ListOffsetsResponse { topics, ..ListOffsetsResponse::default() })
 }
 

@@ -5,7 +5,7 @@
 //! synonym, and one that has no effect here says so as its documentation. Loggers, client metrics and groups have no
 //! settings: an empty list. Gap: no other documentation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use tramline_wire::messages::describe_configs_request::DescribeConfigsResource;
 use tramline_wire::messages::describe_configs_response::{
@@ -37,8 +37,13 @@ async fn handle(
     context: Context,
     request: DescribeConfigsRequest,
 ) -> Result<DescribeConfigsResponse, String> {
-    let results =
-        request.resources.iter().map(|resource| describe(&context.node, resource, &request)).collect();
+    // Each once: a row of a few bytes is answered with hundreds.
+    let mut seen = HashSet::new();
+    let once = |resource: &&DescribeConfigsResource| {
+        seen.insert((resource.resource_type, resource.resource_name.clone()))
+    };
+    let resources = request.resources.iter().filter(once);
+    let results = resources.map(|resource| describe(&context.node, resource, &request)).collect();
     Ok(DescribeConfigsResponse { results, ..DescribeConfigsResponse::default() })
 }
 

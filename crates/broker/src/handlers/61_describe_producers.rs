@@ -2,6 +2,8 @@
 //!
 //! The idempotent producers of a partition with their newest batch. Gap: no transactions, so none is open.
 
+use std::collections::HashSet;
+
 use tramline_log::{ActiveProducer, Log};
 use tramline_wire::messages::describe_producers_response::{PartitionResponse, ProducerState, TopicResponse};
 use tramline_wire::messages::{DescribeProducersRequest, DescribeProducersResponse};
@@ -19,9 +21,11 @@ async fn handle(
     let now = context.node.topics();
     // The write actor may be in the middle of a write: not on the runtime.
     let look = move || {
+        // Each once: a partition of four bytes is answered with all of its producers.
+        let mut seen = HashSet::new();
         let topics = request.topics.into_iter().map(|topic| {
-            let rows = topic.partition_indexes.iter();
-            let partitions = rows.map(|index| row(&now, &TopicPartition::new(&topic.name, *index))).collect();
+            let ids = topic.partition_indexes.iter().map(|index| TopicPartition::new(&topic.name, *index));
+            let partitions = ids.filter(|id| seen.insert(id.clone())).map(|id| row(&now, &id)).collect();
             TopicResponse { name: topic.name, partitions }
         });
         topics.collect()

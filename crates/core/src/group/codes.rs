@@ -5,6 +5,7 @@ use tramline_wire::ErrorCode;
 pub(crate) const NONE: i16 = ErrorCode::None.code();
 pub(crate) const UNKNOWN_TOPIC_OR_PARTITION: i16 = ErrorCode::UnknownTopicOrPartition.code();
 pub(crate) const OFFSET_METADATA_TOO_LARGE: i16 = ErrorCode::OffsetMetadataTooLarge.code();
+pub(crate) const INVALID_COMMIT_OFFSET_SIZE: i16 = ErrorCode::InvalidCommitOffsetSize.code();
 pub(crate) const COORDINATOR_LOAD_IN_PROGRESS: i16 = ErrorCode::CoordinatorLoadInProgress.code();
 pub(crate) const COORDINATOR_NOT_AVAILABLE: i16 = ErrorCode::CoordinatorNotAvailable.code();
 pub(crate) const NOT_COORDINATOR: i16 = ErrorCode::NotCoordinator.code();

@@ -5,6 +5,9 @@ use core::time::Duration;
 
 use tramline_wire::Str;
 
+/// Characters of a client's name that go into an id.
+const LONGEST_PREFIX: usize = 255;
+
 /// A stream of numbers that depends on nothing but its seed. Not for secrets.
 #[derive(Clone, Debug)]
 pub struct Seeded {
@@ -52,8 +55,10 @@ impl Seeded {
         (duration - spread).saturating_add(Duration::from_nanos(self.below(width.saturating_add(1))))
     }
 
-    /// `prefix-UUID`, the form of Kafka's member ids.
+    /// `prefix-UUID`, the form of Kafka's member ids. Of a long prefix the beginning: a leader is told the ids of all.
     pub(crate) fn member_id(&mut self, prefix: &str) -> Str {
+        let end = prefix.char_indices().nth(LONGEST_PREFIX).map_or(prefix.len(), |(end, _)| end);
+        let prefix = &prefix[..end];
         let bits = (u128::from(self.next_u64()) << 64) | u128::from(self.next_u64());
         let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
         let (a, b, c) = ((bits >> 96) as u32, (bits >> 80) as u16, (bits >> 64) as u16);

@@ -36,6 +36,16 @@ pub enum DecodeError {
         /// Where the length stands.
         at: usize,
     },
+    /// More elements in arrays than the reader was told to take.
+    #[error("byte {at}: {count} more elements where {left} are left")]
+    Elements {
+        /// Where the count stands.
+        at: usize,
+        /// The count.
+        count: usize,
+        /// What was left of the limit.
+        left: usize,
+    },
     /// A string that is not UTF-8.
     #[error("byte {at}: not UTF-8")]
     NotUtf8 {
@@ -67,6 +77,8 @@ pub struct Reader {
     buf: Bytes,
     at: usize,
     end: usize,
+    /// Elements of arrays that may still come.
+    elements: usize,
     /// Makes the reader invent what it reads, so that decoding builds a random value.
     #[cfg(test)]
     pub(super) sampler: Option<super::sampler::Sampler>,
@@ -87,9 +99,16 @@ impl Reader {
             buf,
             at: 0,
             end,
+            elements: usize::MAX,
             #[cfg(test)]
             sampler: None,
         }
+    }
+
+    /// Takes at most `most` elements from here on, over all arrays. An element can take many times more room in memory
+    /// than on the wire, and more again in what is answered to it: whoever knows how many make sense says so.
+    pub fn limit_elements(&mut self, most: usize) {
+        self.elements = most;
     }
 
     /// The number of bytes that were not read yet. What is left after a whole message was written by a newer peer
@@ -268,7 +287,10 @@ impl Reader {
         smallest: usize,
         mut element: impl FnMut(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<Option<Vec<T>>, DecodeError> {
+        let at = self.at;
         let Some(count) = self.length(compact, nullable, false, smallest.max(1))? else { return Ok(None) };
+        let left = self.elements;
+        self.elements = left.checked_sub(count).ok_or(DecodeError::Elements { at, count, left })?;
         // An element can be many times larger in memory than on the wire, so the space is at first no more than
         // the bytes that are there, and grows with the elements that were really read.
         let first = self.remaining() / size_of::<T>().max(1) + 1;

@@ -50,7 +50,10 @@ impl Coordinator {
 
     /// DescribeGroups (15), versions 0 to 6.
     pub fn handle_describe_groups(&mut self, client: &Client, request: &DescribeGroupsRequest) {
-        let groups = request.groups.iter().map(|id| self.describe(client, id)).collect();
+        // Each once: a name can be answered with thousands of members.
+        let mut seen = BTreeSet::new();
+        let asked = request.groups.iter().filter(|id| seen.insert(*id));
+        let groups = asked.map(|id| self.describe(client, id)).collect();
         let response = DescribeGroupsResponse { groups, ..Default::default() };
         self.journal.reply(client.token, Response::DescribeGroups(response));
     }

@@ -4,6 +4,11 @@ use core::time::Duration;
 
 use tramline_wire::Str;
 
+/// The longest id of a group, in bytes: it is written with each of its offsets.
+pub(super) const MAX_GROUP_ID: usize = 4096;
+/// What the records of one commit may take, in bytes: they are written as one batch.
+pub(super) const MAX_COMMIT_BYTES: usize = 16 << 20;
+
 /// Limits and delays of the coordinator. [`Config::default`] is right for an embedded, single-node broker.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -20,6 +25,9 @@ pub struct Config {
     pub new_member_join_timeout: Duration,
     /// The longest metadata string of a commit, in bytes (4096).
     pub max_offset_metadata: usize,
+    /// What groups, members and offsets may take together, in bytes, about (256 MiB). Who wants more is refused; who
+    /// goes on with what it has is not.
+    pub max_bytes: usize,
     /// How long offsets of an empty group are kept (7 days).
     pub offsets_retention: Duration,
 }
@@ -33,6 +41,7 @@ impl Default for Config {
             initial_rebalance_delay: Duration::ZERO,
             new_member_join_timeout: Duration::from_secs(300),
             max_offset_metadata: 4_096,
+            max_bytes: 256 << 20,
             offsets_retention: Duration::from_secs(7 * 24 * 3_600),
         }
     }

@@ -324,12 +324,24 @@ impl Group {
         cx.journal.append(vec![record], Vec::new(), Then::Nothing);
     }
 
+    /// The protocols that every member knows. In one pass over what they say, of which a member may say much.
+    pub(super) fn known_to_all(&self) -> BTreeSet<&str> {
+        let mut members = self.members.values();
+        let mut known = members.next().map(Member::protocol_names).unwrap_or_default();
+        for member in members {
+            let names = member.protocol_names();
+            known.retain(|name| names.contains(name));
+        }
+        known
+    }
+
     /// The protocol of the next generation: each member votes for the first of its own that all know.
     pub(super) fn vote(&self) -> Option<Str> {
+        let known = self.known_to_all();
         let mut votes: BTreeMap<&Str, usize> = BTreeMap::new();
         for member in self.members.values() {
-            let known_to_all = |name: &&Str| self.members.values().all(|other| other.offers(name));
-            if let Some(name) = member.protocols.iter().map(|(name, _)| name).find(known_to_all) {
+            let mut names = member.protocols.iter().map(|(name, _)| name);
+            if let Some(name) = names.find(|name| known.contains(&***name)) {
                 *votes.entry(name).or_default() += 1;
             }
         }
@@ -368,9 +380,9 @@ impl Group {
 
     /// What is stored of this group. `assignments` replace what members have.
     pub(super) fn value(&self, wall: Timestamp, assignments: &[(Str, Bytes)]) -> GroupValue {
+        let assigned: BTreeMap<&Str, &Bytes> = assignments.iter().map(|(id, bytes)| (id, bytes)).collect();
         let members = self.members.values().map(|member| {
-            let assigned = assignments.iter().find(|(id, _)| *id == member.id);
-            let assignment = assigned.map_or_else(|| member.assignment.clone(), |(_, bytes)| bytes.clone());
+            let assignment = assigned.get(&member.id).map_or(&member.assignment, |bytes| *bytes).clone();
             member.value(self.chosen_metadata(member), assignment)
         });
         GroupValue {

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use tramline_wire::Str;
 use tramline_wire::messages::{JoinGroupRequest, JoinGroupResponse};
 
-use super::config::{Client, Config};
+use super::config::{Client, Config, MAX_GROUP_ID};
 use super::group::{Context, Group, State, join_response};
 use super::journal::Then;
 use super::member::{Member, millis};
@@ -28,7 +28,11 @@ impl Coordinator {
     ) {
         self.wall = wall;
         let id = request.group_id.detached();
-        if let Err(code) = self.check_join(request) {
+        let checked = self.check_join(request).and_then(|()| {
+            let fits = self.take_room_for_join(now, client, request);
+            if fits { Ok(()) } else { Err(codes::COORDINATOR_NOT_AVAILABLE) }
+        });
+        if let Err(code) = checked {
             // A group that is full has no place for the id either.
             let member_id = match code {
                 codes::GROUP_MAX_SIZE_REACHED => Str::new(),
@@ -58,7 +62,7 @@ impl Coordinator {
         if self.loading {
             return Err(codes::COORDINATOR_LOAD_IN_PROGRESS);
         }
-        if request.group_id.is_empty() {
+        if request.group_id.is_empty() || request.group_id.len() > MAX_GROUP_ID {
             return Err(codes::INVALID_GROUP_ID);
         }
         let session = millis(request.session_timeout_ms);
@@ -88,15 +92,20 @@ impl Group {
             State::Preparing => self.members.values().filter(|member| member.is_joining()).count(),
             _ => self.members.len(),
         };
-        known || count < config.max_group_size
+        // Ids are given out to as many as may be in at most; each waits for its time to be over.
+        let needs_id = request.member_id.is_empty() && request.group_instance_id.is_none();
+        let ids_left = !needs_id || self.pending.len() < config.max_group_size;
+        known || count < config.max_group_size && ids_left
     }
 
     /// Whether the protocols fit those of the other members.
     fn supports(&self, request: &JoinGroupRequest) -> bool {
-        let known_to_all = |name: &str| self.members.values().all(|member| member.offers(name));
-        self.members.is_empty()
-            || self.protocol_type == request.protocol_type
-                && request.protocols.iter().any(|protocol| known_to_all(&protocol.name))
+        if self.members.is_empty() {
+            return true;
+        }
+        let known = self.known_to_all();
+        self.protocol_type == request.protocol_type
+            && request.protocols.iter().any(|protocol| known.contains(&*protocol.name))
     }
 
     fn check_id(&self, request: &JoinGroupRequest) -> Result<(), i16> {

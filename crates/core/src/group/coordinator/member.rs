@@ -1,5 +1,6 @@
 //! A member as the coordinator sees it.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -162,8 +163,8 @@ impl Member {
         }
     }
 
-    pub(super) fn offers(&self, protocol: &str) -> bool {
-        self.protocols.iter().any(|(name, _)| name == protocol)
+    pub(super) fn protocol_names(&self) -> BTreeSet<&str> {
+        self.protocols.iter().map(|(name, _)| &**name).collect()
     }
 
     pub(super) fn metadata(&self, protocol: &str) -> Option<Bytes> {

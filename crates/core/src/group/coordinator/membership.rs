@@ -3,6 +3,7 @@
 //! Checks of Sync and Heartbeat come in Kafka's order: 15 the group is being deleted, 25 or 82 the member, 22
 //! the generation; for Sync then 23 the protocol.
 
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -41,6 +42,10 @@ impl Coordinator {
             let group = self.groups.get(&request.group_id).ok_or(codes::UNKNOWN_MEMBER_ID);
             group.and_then(|group| group.check_sync(request))
         };
+        let given = request.assignments.iter().map(|given| given.assignment.len()).sum();
+        let checked = checked.and_then(|()| {
+            if self.take_room(now, given) { Ok(()) } else { Err(codes::COORDINATOR_NOT_AVAILABLE) }
+        });
         if let Err(error_code) = checked {
             let response = SyncGroupResponse { error_code, ..Default::default() };
             self.journal.reply(client.token, Response::Sync(response));
@@ -138,12 +143,14 @@ impl Group {
                 member.answer_sync(cx, response);
             }
         } else if self.leader.as_ref() == Some(&request.member_id) && self.storing.is_none() {
-            let given = |id: &Str| request.assignments.iter().find(|given| given.member_id == *id);
+            // The first of several for one member counts.
+            let given: BTreeMap<&Str, &Bytes> =
+                request.assignments.iter().rev().map(|given| (&given.member_id, &given.assignment)).collect();
             let assignments: Vec<(Str, Bytes)> = self
                 .members
                 .keys()
                 .map(|id| {
-                    let bytes = given(id).map(|given| Bytes::copy_from_slice(&given.assignment));
+                    let bytes = given.get(id).map(|bytes| Bytes::copy_from_slice(bytes));
                     (id.clone(), bytes.unwrap_or_default())
                 })
                 .collect();

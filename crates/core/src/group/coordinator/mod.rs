@@ -33,6 +33,7 @@ mod journal;
 mod ledger;
 mod member;
 mod membership;
+mod memory;
 mod offset_delete;
 mod offsets;
 mod output;
@@ -51,6 +52,7 @@ pub use output::{CommittedOffset, GroupRecord, Output, ReplayError, Response, Se
 use self::group::{Context, Group, State, join_response};
 use self::journal::{Journal, Then};
 use self::ledger::Ledger;
+use self::memory::Memory;
 use super::{Seeded, codes};
 use crate::time::{Instant, Timestamp};
 
@@ -63,6 +65,7 @@ pub struct Coordinator {
     ledger: Ledger,
     groups: BTreeMap<Str, Group>,
     journal: Journal,
+    memory: Memory,
     /// When each group has to be looked at, in order, and the same by group.
     timers: BTreeSet<(Instant, Str)>,
     due: BTreeMap<Str, Instant>,
@@ -82,6 +85,7 @@ impl Coordinator {
             ledger: Ledger::default(),
             groups: BTreeMap::new(),
             journal: Journal::default(),
+            memory: Memory::default(),
             timers: BTreeSet::new(),
             due: BTreeMap::new(),
             wall: 0,

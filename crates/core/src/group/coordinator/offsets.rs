@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use bytes::Bytes;
 use tramline_wire::messages::offset_commit_request::OffsetCommitRequestPartition;
 use tramline_wire::messages::offset_commit_response::{
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
@@ -16,12 +17,13 @@ use tramline_wire::messages::offset_fetch_response::{
 use tramline_wire::messages::{
     OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
 };
-use tramline_wire::{Str, TopicPartition};
+use tramline_wire::{Str, TopicPartition, Uuid};
 
 use super::Coordinator;
-use super::config::Client;
+use super::config::{Client, MAX_COMMIT_BYTES, MAX_GROUP_ID};
 use super::group::State;
 use super::journal::Then;
+use super::memory::offset_bytes;
 use super::output::{CommittedOffset, Response};
 use super::record::{self, Key, OffsetValue};
 use crate::group::codes;
@@ -40,7 +42,8 @@ impl Coordinator {
         mut exists: impl FnMut(&TopicPartition) -> bool,
     ) {
         self.wall = wall;
-        let checked = self.check_commit(client, request);
+        let checked =
+            self.check_commit(client, request).and_then(|()| self.take_room_for_commit(now, request));
         let group = request.group_id.detached();
         let (mut records, mut commits) = (Vec::new(), Vec::new());
         let mut response = OffsetCommitResponse::default();
@@ -75,6 +78,13 @@ impl Coordinator {
                 partitions: rows,
             });
         }
+        let sizes =
+            records.iter().map(|record| record.key.len() + record.value.as_ref().map_or(0, Bytes::len));
+        if sizes.sum::<usize>() > MAX_COMMIT_BYTES {
+            (records, commits) = (Vec::new(), Vec::new());
+            let rows = response.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
+            rows.for_each(|row| row.error_code = codes::INVALID_COMMIT_OFFSET_SIZE);
+        }
         if checked.is_ok() {
             self.with_group(now, &group, |group, cx| {
                 if let Some(member) = group.members.get_mut(&request.member_id) {
@@ -89,9 +99,30 @@ impl Coordinator {
         }
     }
 
+    /// Room for what a commit adds; offsets that take the place of others of their size need none.
+    fn take_room_for_commit(&mut self, now: Instant, request: &OffsetCommitRequest) -> Result<(), i16> {
+        let mut more = 0;
+        for topic in &request.topics {
+            for row in &topic.partitions {
+                let of = TopicPartition { topic: topic.name.clone(), partition: row.partition_index };
+                let before = self.ledger.offset(&request.group_id, &of);
+                let before = before.map_or(0, |value| offset_bytes(&of.topic, &value.metadata));
+                let metadata = row.committed_metadata.as_deref().unwrap_or_default();
+                more += offset_bytes(&of.topic, metadata).saturating_sub(before);
+            }
+        }
+        if more > 0 && !self.ledger.knows(&request.group_id) {
+            more += request.group_id.len();
+        }
+        if self.take_room(now, more) { Ok(()) } else { Err(codes::INVALID_COMMIT_OFFSET_SIZE) }
+    }
+
     fn check_commit(&self, client: &Client, request: &OffsetCommitRequest) -> Result<(), i16> {
         if self.loading {
             return Err(codes::COORDINATOR_LOAD_IN_PROGRESS);
+        }
+        if request.group_id.len() > MAX_GROUP_ID {
+            return Err(codes::INVALID_GROUP_ID);
         }
         let generation = request.generation_id_or_member_epoch;
         let Some(group) = self.groups.get(&request.group_id) else {
@@ -121,7 +152,11 @@ impl Coordinator {
     pub fn handle_offset_fetch(&mut self, client: &Client, request: &OffsetFetchRequest) {
         let mut response = OffsetFetchResponse::default();
         if client.version >= 8 {
-            response.groups = request.groups.iter().map(|asked| self.fetch_of(asked)).collect();
+            // Each once in each form, here and below: what is asked in a few bytes may be thousands of rows.
+            let mut seen = BTreeSet::new();
+            let asked =
+                request.groups.iter().filter(|asked| seen.insert((&asked.group_id, asked.topics.is_none())));
+            response.groups = asked.map(|asked| self.fetch_of(asked)).collect();
         } else {
             let topics = request.topics.as_ref().map(|topics| {
                 let pairs = topics.iter().map(|topic| (&topic.name, &topic.partition_indexes[..]));
@@ -152,16 +187,15 @@ impl Coordinator {
             let pairs = topics.iter().map(|topic| (&topic.name, &topic.partition_indexes[..]));
             pairs.collect::<Vec<_>>()
         });
+        let ids: BTreeMap<&Str, Uuid> =
+            asked.topics.iter().flatten().map(|topic| (&topic.name, topic.topic_id)).collect();
         let fetched = self.fetch(&asked.group_id, topics.as_deref());
         group.topics = fetched
             .into_iter()
-            .map(|(name, rows)| {
-                let asked = asked.topics.iter().flatten().find(|topic| topic.name == name);
-                OffsetFetchResponseTopics {
-                    topic_id: asked.map(|topic| topic.topic_id).unwrap_or_default(),
-                    name,
-                    partitions: rows.into_iter().map(new_row).collect(),
-                }
+            .map(|(name, rows)| OffsetFetchResponseTopics {
+                topic_id: ids.get(&name).copied().unwrap_or_default(),
+                name,
+                partitions: rows.into_iter().map(new_row).collect(),
             })
             .collect();
         group
@@ -176,14 +210,15 @@ impl Coordinator {
             }
             return all.into_iter().collect();
         };
-        let of_topic = |name: &Str, partitions: &[i32]| {
-            let rows = partitions.iter().map(|&partition| {
-                let of = TopicPartition { topic: name.clone(), partition };
-                Row::new(partition, self.ledger.offset(group, &of))
-            });
-            (name.clone(), rows.collect())
+        let mut seen = BTreeSet::new();
+        let of_topic = |(name, partitions): &(&Str, &[i32])| {
+            let asked =
+                partitions.iter().map(|&partition| TopicPartition { topic: (*name).clone(), partition });
+            let once = asked.filter(|of| seen.insert(of.clone()));
+            let rows = once.map(|of| Row::new(of.partition, self.ledger.offset(group, &of)));
+            ((*name).clone(), rows.collect())
         };
-        topics.iter().map(|(name, partitions)| of_topic(name, partitions)).collect()
+        topics.iter().map(of_topic).collect()
     }
 
     fn old_row(&self, row: Row) -> OffsetFetchResponsePartition {

@@ -232,9 +232,9 @@ fn each_partition_of_a_commit_is_judged_alone() {
     assert_eq!(desk.committed(token), [0, 3, 3, 12, 0]);
 }
 
-/// B152: metadata comes back as it went, absent as empty; what was never committed is -1 and no error.
+/// Metadata comes back as it went, absent as empty; what was never committed is -1 and no error.
 #[test]
-fn offsets_are_fetched_by_topic_or_all_in_old_and_new_versions() {
+fn b152_offsets_are_fetched_by_topic_or_all_in_old_and_new_versions() {
     let mut desk = Desk::new();
     let mut row = commit_row("t", 3, 9, Some("abc"));
     row.partitions[0].committed_leader_epoch = 4;

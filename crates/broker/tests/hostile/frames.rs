@@ -1,30 +1,16 @@
 //! Bytes that are no requests: each costs its own connection and nothing else.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{Client, PRODUCE, Stage, batch, produce};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 use tramline_broker::{Broker, BrokerConfig, StartError};
+use tramline_wire::messages::MetadataRequest;
 use tramline_wire::messages::{ApiVersionsRequest, HeartbeatRequest};
-use tramline_wire::{ErrorCode, decode_response};
+use tramline_wire::{ErrorCode, decode_response, encode_request};
 
-const HANG: Duration = Duration::from_secs(20);
-
-/// A frame with a request header in front of `body`.
-fn request(key: i16, version: i16, body: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::new();
-    frame.extend(key.to_be_bytes());
-    frame.extend(version.to_be_bytes());
-    frame.extend(7_i32.to_be_bytes());
-    frame.extend((-1_i16).to_be_bytes());
-    frame.extend(body);
-    [&i32::try_from(frame.len()).unwrap().to_be_bytes()[..], &frame].concat()
-}
+use crate::common::{Client, PRODUCE, Stage, batch, produce};
+use crate::{HANG, request};
 
 #[tokio::test]
 async fn s26_s27_what_is_no_request_closes_its_own_connection() {
@@ -214,4 +200,34 @@ async fn a_taken_port_and_a_senseless_setting_are_told_apart() {
     assert!(matches!(&taken, Err(error @ StartError::Bind { .. }) if error.is_retriable()), "{taken:?}");
     let senseless = Broker::builder(dir.path()).config(BrokerConfig::new().writer_threads(0)).start().await;
     assert!(matches!(senseless, Err(StartError::Config { name: "writer_threads", .. })), "{senseless:?}");
+}
+
+#[tokio::test]
+async fn what_came_before_garbage_is_answered_and_ids_may_repeat() {
+    let stage = Stage::new().await;
+    let mut bystander = stage.client().await;
+    bystander.create_topic("t", 1).await;
+    let mut client = stage.client().await;
+    let asked = MetadataRequest { topics: None, ..MetadataRequest::default() };
+    let frame = encode_request(-5, None, 9, &asked).unwrap().to_bytes();
+    client.stream.write_all(&[&frame[..], &frame, &frame, &[0xff; 100]].concat()).await.unwrap();
+    for _ in 0..3 {
+        let (id, response) = decode_response::<MetadataRequest>(client.frame().await.unwrap(), 9).unwrap();
+        assert_eq!((id, response.topics.len()), (-5, 2));
+    }
+    assert_eq!(timeout(HANG, client.frame()).await.unwrap(), None);
+    assert_eq!(bystander.produce("t", 0, 1, batch(&["x"])).await.error_code, 0);
+}
+
+#[tokio::test]
+async fn a_client_that_was_told_the_versions_and_uses_others_is_closed() {
+    let stage = Stage::new().await;
+    for (key, version) in [(0, 12), (1, 3), (1, 99), (11, 10), (18, -1)] {
+        let mut client = stage.client().await;
+        client.stream.write_all(&request(18, 99, &[0])).await.unwrap();
+        assert!(client.frame().await.is_some());
+        client.stream.write_all(&request(key, version, &[0; 40])).await.unwrap();
+        let answer = timeout(HANG, client.frame()).await.unwrap();
+        assert_eq!(answer.is_some(), key == 18, "key {key} in version {version}");
+    }
 }
