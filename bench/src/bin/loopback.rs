@@ -2,14 +2,16 @@
 //!
 //! Names of sections as arguments (`produce`, `awaited`, `consume`); all without.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tramline_bench::{Client, Place, Series, Served, awaited, print_table, serve_if_asked, stand};
 use tramline_client::{Acks, Consumer, Producer, ProducerConfig, ProducerRecord, Record, StartOffset, Str};
@@ -25,6 +27,8 @@ const AWAITED: Duration = Duration::from_secs(1);
 /// Deliveries that are looked at this many records later.
 const WINDOW: usize = 10_000;
 const PREFETCH: usize = 16 << 20;
+/// What a channel that was made by hand holds, in records: as much as a lane does unless told otherwise.
+const BUFFERED: usize = 256;
 
 fn main() -> Result<()> {
     serve_if_asked()?;
@@ -212,6 +216,9 @@ enum Way {
     Records,
     ForEach,
     Lanes,
+    /// What one would write by hand over the consumer: a bounded channel and a task for each partition, record by
+    /// record, and the offset to commit in a variable. It neither drains nor commits.
+    Channels,
 }
 
 async fn consume(client: &mut Client) -> Result<()> {
@@ -221,6 +228,7 @@ async fn consume(client: &mut Client) -> Result<()> {
         ("recv", PREFETCH, Way::Records),
         ("lanes (for_each)", PREFETCH, Way::ForEach),
         ("lanes (lanes)", PREFETCH, Way::Lanes),
+        ("channel per partition", PREFETCH, Way::Channels),
     ];
     let mut rows = Vec::new();
     for size in SIZES {
@@ -290,8 +298,32 @@ async fn read_all(consumer: Consumer, way: Way, count: u64) -> Result<u64> {
             }
         }
         Way::ForEach | Way::Lanes => return process_all(consumer, way, count).await,
+        Way::Channels => return dispatch_by_hand(consumer, count).await,
     }
     Ok(bytes)
+}
+
+async fn dispatch_by_hand(consumer: Consumer, count: u64) -> Result<u64> {
+    let mut senders = HashMap::new();
+    let mut tasks = JoinSet::new();
+    for _ in 0..count {
+        let record = consumer.recv().await?;
+        let sender = senders.entry(record.partition()).or_insert_with(|| {
+            let (sender, mut records) = mpsc::channel::<Record>(BUFFERED);
+            tasks.spawn(async move {
+                let (mut bytes, to_commit) = (0, AtomicI64::new(0));
+                while let Some(record) = records.recv().await {
+                    bytes += record.value().map_or(0, <[u8]>::len) as u64;
+                    to_commit.store(record.offset() + 1, Ordering::Release);
+                }
+                bytes
+            });
+            sender
+        });
+        sender.send(record).await?;
+    }
+    drop(senders);
+    Ok(tasks.join_all().await.into_iter().sum())
 }
 
 /// What the lanes have seen together.
