@@ -8,6 +8,7 @@ pub mod batches;
 pub mod counting;
 mod groups;
 mod log_files;
+mod machines;
 mod messages;
 mod progress;
 mod random;
@@ -47,6 +48,9 @@ pub const LOG_FILES: Target = Target { name: "log_files", check: log_files::chec
 pub const PROGRESS: Target = Target { name: "progress", check: progress::check, seeds: progress::seeds };
 /// Claims, snapshots of them and headers of tasks.
 pub const TASKS: Target = Target { name: "tasks", check: tasks::check, seeds: tasks::seeds };
+/// Answers to the client's machines, and what happens around them.
+pub const MACHINES: Target = Target { name: "machines", check: machines::check, seeds: machines::seeds };
 
 /// Every target.
-pub const ALL: [Target; 8] = [REQUESTS, RESPONSES, BATCHES, MEMBERS, GROUP_LOG, LOG_FILES, PROGRESS, TASKS];
+pub const ALL: [Target; 9] =
+    [REQUESTS, RESPONSES, BATCHES, MEMBERS, GROUP_LOG, LOG_FILES, PROGRESS, TASKS, MACHINES];

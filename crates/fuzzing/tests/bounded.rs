@@ -6,7 +6,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tramline_fuzzing::{
-    ALL, BATCHES, GROUP_LOG, LOG_FILES, MEMBERS, PROGRESS, REQUESTS, RESPONSES, Random, TASKS, Target,
+    ALL, BATCHES, GROUP_LOG, LOG_FILES, MACHINES, MEMBERS, PROGRESS, REQUESTS, RESPONSES, Random, TASKS,
+    Target,
 };
 
 fn from_env(name: &str, default: u64) -> u64 {
@@ -93,6 +94,11 @@ fn texts_of_progress_cost_an_error_and_nothing_else() {
 #[test]
 fn records_of_the_task_queue_cost_an_error_and_nothing_else() {
     run(TASKS, 10_000);
+}
+
+#[test]
+fn answers_to_the_clients_machines_cost_time_and_nothing_else() {
+    run(MACHINES, 10_000);
 }
 
 #[test]

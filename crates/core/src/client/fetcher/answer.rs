@@ -326,7 +326,8 @@ fn recreated(partition: &mut Partition, reset: OffsetReset, epoch: u64) {
     let offset = partition.position.offset;
     partition.position.leader_epoch = None;
     partition.discard(epoch);
-    partition.leader = None;
+    // Whoever told of the new topic may not know its leaders yet.
+    (partition.leader, partition.leader_stale) = (None, true);
     partition.validated = None;
     match reset {
         OffsetReset::None => {

@@ -347,3 +347,18 @@ fn b091_a_leader_without_epochs_is_read_from() {
     assert_eq!(stand.records(3), [0, 1, 2]);
     assert_eq!(stand.fetches[0].topics[0].partitions[0].current_leader_epoch, -1);
 }
+
+#[test]
+fn a_recreated_topic_without_a_leader_so_far_is_asked_about_until_it_has_one() {
+    let config = FetcherConfig { offset_reset: OffsetReset::Earliest, ..Default::default() };
+    let mut stand = Stand::configured(config, vec![batch(0, 2)]);
+    assert_eq!(stand.records(2), [0, 1]);
+    stand.topic_id += 1;
+    *stand.log(0) = Log { batches: vec![batch(0, 1)], ..Default::default() };
+    stand.leaders.insert(0, -1);
+    stand.fetcher.metadata_changed(&stand.view());
+    stand.settle();
+    assert!(stand.metadata > 0, "nobody else would ask");
+    stand.leaders.insert(0, 1);
+    assert_eq!(stand.records(1), [0]);
+}
