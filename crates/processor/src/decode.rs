@@ -172,7 +172,7 @@ impl<T> HasKey for Waiting<T> {
         self.record().key_bytes()
     }
 
-    fn settle_down(&mut self) {
+    fn settle_down(&mut self) -> Option<usize> {
         match self {
             Self::Decoded(decoded) => decoded.record.settle_down(),
             Self::Undecodable(record, _) | Self::Given(record) => record.settle_down(),
@@ -250,7 +250,7 @@ impl<T> DecodedStream<T> {
         match self.values.decode(&delivered) {
             Ok(value) => Some(DeliveredValue { value, delivered }),
             Err(error) => {
-                let lane = &self.lane.lane().0;
+                let lane = &self.lane.lane().shared;
                 let offset = Some(delivered.offset());
                 lane.cell().failure.get_or_insert(LaneFailure::Undecodable { offset, error });
                 // The coordinator is gone only when the run is over.

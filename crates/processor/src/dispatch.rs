@@ -143,7 +143,7 @@ pub(crate) async fn dispatch<W: Work>(
     values: W::Values,
     plan: Arc<Plan>,
 ) -> Result<(), LaneFailure> {
-    let handle = Lane(Arc::clone(&lane));
+    let handle = Lane::new(Arc::clone(&lane));
     let make = |task, span| run(Arc::clone(&work), handle.clone(), task).instrument(span);
     let mut slots = Slots::new();
     let mut ended: Vec<(usize, Output)> = Vec::new();
@@ -160,7 +160,7 @@ pub(crate) async fn dispatch<W: Work>(
             };
             // Handlers that never wait must not keep others from running.
             tokio::task::coop::consume_budget().await;
-            let task = Task::Handle(work.input(&mut job.records));
+            let task = Task::Handle(work.input(&mut job.records), job.attempts);
             engine.begin(&mut slots, &make, task, (id, job), &mut ended);
             engine.settle(&mut slots, &make, &mut ended);
         }
@@ -276,6 +276,9 @@ impl<'a, V: Values> Engine<'a, V> {
                 },
             }
         }
+        if self.dispatcher.parked_keys() > 0 {
+            self.lane.note_copies(|note| self.dispatcher.take_copied(note));
+        }
     }
 
     fn begin_nothing_more(&mut self) {
@@ -328,7 +331,7 @@ impl<'a, V: Values> Engine<'a, V> {
         mut job: (JobId, Box<Job<V>>),
         ended: &mut Vec<(usize, Output)>,
     ) {
-        let handles = matches!(task, Task::Handle(_));
+        let handles = matches!(task, Task::Handle(..));
         job.1.begun = (handles && self.sampler.is_due()).then(Instant::now);
         let first = job.1.records.first().map(V::record);
         let span = spans::around(first, job.1.records.len(), job.1.attempts);

@@ -166,6 +166,21 @@ impl LaneShared {
         }
     }
 
+    /// Brings the accounts in line with records that became copies: `copies` tells of each, with the copy's bytes.
+    pub(crate) fn note_copies(&self, copies: impl FnOnce(&mut dyn FnMut(&mut Ticket, usize))) {
+        let mut copied = 0;
+        let (freed, held) = {
+            let mut cell = self.cell();
+            let lane = &mut cell.lane;
+            copies(&mut |ticket, bytes| {
+                lane.copied(ticket, bytes);
+                copied += bytes;
+            });
+            (lane.take_freed(), lane.held_bytes())
+        };
+        self.settle_bytes(copied, freed, held);
+    }
+
     /// Ends the account of a record that left its processor, completed or not.
     fn end_record(&self, end: impl FnOnce(&mut lanes::Lane<Record>)) {
         let (freed, held, held_back) = {
@@ -257,68 +272,90 @@ impl RunShared {
 ///
 /// Kept longer than the lane lives it does no harm: its commits are refused then.
 #[derive(Clone)]
-pub struct Lane(pub(crate) Arc<LaneShared>);
+pub struct Lane {
+    pub(crate) shared: Arc<LaneShared>,
+    attempt: u32,
+}
 
 impl Lane {
+    pub(crate) const fn new(shared: Arc<LaneShared>) -> Self {
+        Self { shared, attempt: 1 }
+    }
+
+    /// The handle for a handler that is called the so-many-th time with the same records.
+    pub(crate) fn at_attempt(self, attempt: u32) -> Self {
+        Self { attempt, ..self }
+    }
+
+    /// Which attempt at its record, or batch, this is for the handler that was given this handle, counted from 1.
+    ///
+    /// It is more than 1 after [`Retry`](crate::Retry) waited, and after a [parked key](crate::ParkedKeys) was
+    /// resumed. The lane counts: whoever has the partition next, and a lane that is restarted, begin at 1 again.
+    /// For a processor of a whole lane it is always 1.
+    #[must_use]
+    pub const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
     /// The partition whose records the lane carries.
     #[must_use]
     pub fn topic_partition(&self) -> &TopicPartition {
-        &self.0.id.topic_partition
+        &self.shared.id.topic_partition
     }
 
     /// The generation in which the partition was assigned.
     #[must_use]
     pub fn generation(&self) -> i32 {
-        self.0.id.generation
+        self.shared.id.generation
     }
 
     /// Partition and generation together.
     #[must_use]
     pub fn id(&self) -> &LaneId {
-        &self.0.id
+        &self.shared.id
     }
 
     /// The highest record offset that was completed in this lane. It may lie above the frontier.
     #[must_use]
     pub fn last_processed(&self) -> Option<i64> {
-        self.0.cell().lane.last_processed()
+        self.shared.cell().lane.last_processed()
     }
 
     /// The offset that may be committed: everything of this lane below it is completed. None until the lane
     /// made progress.
     #[must_use]
     pub fn frontier(&self) -> Option<i64> {
-        self.0.cell().lane.frontier().map(|frontier| frontier.offset)
+        self.shared.cell().lane.frontier().map(|frontier| frontier.offset)
     }
 
     /// How many records wait in the lane's queue.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.0.cell().lane.queued()
+        self.shared.cell().lane.queued()
     }
 
     /// Waits until the lane's work is to be given up soon: it was cancelled, the partition was lost, or the
     /// time to drain is over. A draining lane is not hurried. Cancel-safe.
     pub async fn stopping(&self) {
-        self.0.hurry.cancelled().await;
+        self.shared.hurry.cancelled().await;
     }
 
     /// Whether [`stopping`](Self::stopping) is over.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
-        self.0.hurry.is_cancelled()
+        self.shared.hurry.is_cancelled()
     }
 
     /// Why the lane stops, once it was told to, drained or not.
     #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
-        self.0.cell().lane.stop_reason()
+        self.shared.cell().lane.stop_reason()
     }
 
     /// Who the source was in its group when the lane was started; `None` without a group.
     #[must_use]
     pub fn group_metadata(&self) -> Option<&GroupMetadata> {
-        self.0.group.as_ref()
+        self.shared.group.as_ref()
     }
 
     /// A token that grows with every new owner of the partition and with every record: a store that refuses
@@ -326,9 +363,9 @@ impl Lane {
     #[must_use]
     pub fn fencing_token(&self, record: &Record) -> FencingToken {
         FencingToken {
-            group: self.0.group.as_ref().map(|group| group.group_id.to_string()),
-            topic_partition: self.0.id.topic_partition.clone(),
-            generation: self.0.id.generation,
+            group: self.shared.group.as_ref().map(|group| group.group_id.to_string()),
+            topic_partition: self.shared.id.topic_partition.clone(),
+            generation: self.shared.id.generation,
             offset: record.offset(),
         }
     }
@@ -343,7 +380,7 @@ impl Lane {
     /// [`LaneCommitError`]; the run goes on, and the progress stays to be committed.
     pub async fn commit(&self) -> Result<(), LaneCommitError> {
         let (reply, answer) = oneshot::channel();
-        if self.0.run.signals.send(Signal::Commit(self.0.number, reply)).is_err() {
+        if self.shared.run.signals.send(Signal::Commit(self.shared.number, reply)).is_err() {
             return Err(LaneCommitError::LaneClosed);
         }
         answer.await.unwrap_or(Err(LaneCommitError::LaneClosed))
@@ -352,7 +389,7 @@ impl Lane {
 
 impl fmt::Debug for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Lane").field(&self.0.id).finish()
+        f.debug_tuple("Lane").field(&self.shared.id).finish()
     }
 }
 
@@ -376,7 +413,7 @@ pub struct LaneStream {
 
 impl LaneStream {
     pub(crate) fn new(lane: Arc<LaneShared>) -> Self {
-        Self { lane: Lane(lane) }
+        Self { lane: Lane::new(lane) }
     }
 
     /// The next record in offset order; `None` when the lane ends: drained after a revocation or a shutdown,
@@ -385,13 +422,13 @@ impl LaneStream {
     /// Cancel-safe: a record leaves the queue only when this returns it.
     pub async fn next(&mut self) -> Option<Delivered> {
         loop {
-            match self.lane.0.complete_and_pull(None) {
+            match self.lane.shared.complete_and_pull(None) {
                 Work::Record(record, ticket) => {
-                    let lane = Some(Arc::clone(&self.lane.0));
+                    let lane = Some(Arc::clone(&self.lane.shared));
                     return Some(Delivered { record, ticket, lane });
                 }
                 Work::End | Work::OutOfOrder { .. } => return None,
-                Work::Wait => self.lane.0.wake.notified().await,
+                Work::Wait => self.lane.shared.wake.notified().await,
             }
         }
     }
@@ -413,7 +450,7 @@ impl Deref for LaneStream {
 
 impl fmt::Debug for LaneStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LaneStream").field(&self.lane.0.id).finish()
+        f.debug_tuple("LaneStream").field(&self.lane.shared.id).finish()
     }
 }
 

@@ -1,16 +1,15 @@
 //! What is done for each record: the command, its attempts, and its dead letters.
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use tokio_util::sync::CancellationToken;
 use tramline::client::Producer;
 use tramline::processor::{DeadLetter, DeadLetterTopic, DeadLetters, Handler, Lane};
-use tramline::wire::{Record, TopicPartition};
+use tramline::wire::Record;
 
 use super::events::{Event, Journal};
 use crate::args::Process;
@@ -28,7 +27,6 @@ pub type Unrunnable = Arc<OnceLock<String>>;
 pub struct RunCommand {
     command: CommandLine,
     journal: Arc<Journal>,
-    attempts: Attempts,
     /// How often a record is tried in all.
     last_attempt: u32,
     /// What happens after the last attempt.
@@ -48,7 +46,6 @@ impl RunCommand {
         Self {
             command,
             journal,
-            attempts: Attempts::default(),
             last_attempt: args.retries.saturating_add(1),
             then: if args.dead_letter.is_some() { "dead-letter" } else { "stop" },
             unrunnable: Unrunnable::default(),
@@ -70,11 +67,10 @@ impl Handler for RunCommand {
             return Err(Failure(error.clone()));
         }
         let (partition, offset) = (record.partition(), record.offset());
-        let attempt = self.attempts.of(&lane, offset);
+        let attempt = lane.attempt();
         let input = record.value().unwrap_or_default();
         let error = match self.command.run(input, &variables(&record, &lane, attempt)).await {
             Ok(()) => {
-                self.attempts.settled(&lane, offset);
                 self.journal.write(&Event::Completed { partition, offset, attempt });
                 return Ok(());
             }
@@ -87,11 +83,6 @@ impl Handler for RunCommand {
             Err(error) => error.to_string(),
         };
         let then = if attempt < self.last_attempt { "retry" } else { self.then };
-        if then == "retry" {
-            self.attempts.failed(&lane, offset, attempt);
-        } else {
-            self.attempts.settled(&lane, offset);
-        }
         self.journal.write(&Event::Failed { partition, offset, attempt, error: &error, then });
         Err(Failure(error))
     }
@@ -112,38 +103,6 @@ fn variables(record: &Record, lane: &Lane, attempt: u32) -> [(&'static str, Opti
         ("TRAMLINE_KEY_BASE64", key.map(|key| BASE64.encode(key).into())),
         ("TRAMLINE_NULL_VALUE", record.value().is_none().then(|| "1".into())),
     ]
-}
-
-/// How often records that failed and wait for another attempt were tried, by the assignment they were tried under.
-#[derive(Default)]
-struct Attempts(Mutex<HashMap<TopicPartition, (i32, ByOffset)>>);
-
-type ByOffset = HashMap<i64, u32>;
-
-impl Attempts {
-    fn with<T>(&self, lane: &Lane, act: impl FnOnce(&mut ByOffset) -> T) -> T {
-        // Every change under the lock is a single step.
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let generation = lane.generation();
-        let of = all.entry(lane.topic_partition().clone()).or_insert_with(|| (generation, ByOffset::new()));
-        if of.0 != generation {
-            *of = (generation, ByOffset::new());
-        }
-        act(&mut of.1)
-    }
-
-    /// The number of the attempt that begins now, from 1.
-    fn of(&self, lane: &Lane, offset: i64) -> u32 {
-        self.with(lane, |failed| failed.get(&offset).map_or(1, |attempts| attempts + 1))
-    }
-
-    fn failed(&self, lane: &Lane, offset: i64, attempt: u32) {
-        self.with(lane, |failed| failed.insert(offset, attempt));
-    }
-
-    fn settled(&self, lane: &Lane, offset: i64) {
-        self.with(lane, |failed| failed.remove(&offset));
-    }
 }
 
 /// The topic of dead letters, which takes none when the command could not be run.

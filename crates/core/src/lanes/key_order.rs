@@ -19,8 +19,11 @@ pub trait HasKey {
     fn key(&self) -> Option<&[u8]>;
     /// The key, to keep.
     fn key_bytes(&self) -> Option<Bytes>;
-    /// The record will wait for long: let go of memory that is not its own.
-    fn settle_down(&mut self) {}
+    /// The record will wait for long: let go of memory that is not its own. The bytes that the record keeps in
+    /// use from then on, when it became a copy for that.
+    fn settle_down(&mut self) -> Option<usize> {
+        None
+    }
 }
 
 impl HasKey for tramline_wire::Record {
@@ -32,11 +35,13 @@ impl HasKey for tramline_wire::Record {
         Self::key_bytes(self)
     }
 
-    fn settle_down(&mut self) {
+    fn settle_down(&mut self) -> Option<usize> {
         // A record as large as the rest of its batch together is not worth a copy.
-        if self.pinned_bytes() > 2 * self.payload_len() + SMALL {
-            *self = self.detached();
+        if self.pinned_bytes() <= 2 * self.payload_len() + SMALL {
+            return None;
         }
+        *self = self.detached();
+        Some(self.pinned_bytes())
     }
 }
 
@@ -178,6 +183,8 @@ pub struct Dispatcher<R> {
     running: usize,
     parked_keys: usize,
     parked_records: usize,
+    /// Places of parked records that became copies, with the bytes of each, until the owner was told.
+    copied: Vec<(u32, usize)>,
 }
 
 impl<R> Dispatcher<R> {
@@ -198,6 +205,7 @@ impl<R> Dispatcher<R> {
             running: 0,
             parked_keys: 0,
             parked_records: 0,
+            copied: Vec::new(),
         }
     }
 
@@ -281,10 +289,12 @@ impl<R> Dispatcher<R> {
         R: HasKey,
     {
         self.open(lane, false);
-        if self.lanes[lane as usize].phase == Phase::Parked {
-            record.settle_down();
-        }
+        let parked = self.lanes[lane as usize].phase == Phase::Parked;
+        let copied = if parked { record.settle_down() } else { None };
         self.push(lane, record, ticket);
+        if let Some(bytes) = copied {
+            self.copied.push((self.lanes[lane as usize].waiting.tail, bytes));
+        }
     }
 
     /// Sets up the key lane under a number that was just given to a key, if it was.

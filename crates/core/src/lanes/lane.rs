@@ -433,6 +433,14 @@ impl<R: HasOffset> Lane<R> {
         }
     }
 
+    /// A record that was handed out is a copy now, and keeps these bytes in use instead of what it was read from.
+    pub fn copied(&mut self, ticket: &mut Ticket, bytes: usize) {
+        if !self.stopped {
+            self.memory.give_back(ticket.memory);
+            ticket.memory = self.memory.copied(bytes);
+        }
+    }
+
     /// Stops the lane: nothing more is taken; with `hurry` nothing more is handed out either. A lane that
     /// stops already can be hurried, and a loss takes the place of any other reason. Returns the bytes of
     /// batches that were dropped.

@@ -49,7 +49,8 @@ fn a_record_that_waits_for_long_leaves_a_batch_of_more_than_twice_its_size_and_a
     for (beside, leaves) in [(0, false), (beside, false), (beside + 1, true), (10 * most, true)] {
         let before = with(beside);
         let mut record = before.clone();
-        record.settle_down();
+        let copied = record.settle_down();
+        assert_eq!(copied, leaves.then(|| record.pinned_bytes()));
         assert_eq!(record.same_batch(&before), !leaves, "{} bytes pinned", before.pinned_bytes());
         assert_eq!((record.key(), record.value()), (before.key(), before.value()));
     }

@@ -35,9 +35,7 @@ impl<V: Values> Engine<'_, V> {
         self.counts.parked += 1;
         self.dispatcher.park(id);
         self.freed = true;
-        if let Some(items) = Arc::get_mut(&mut job.records) {
-            items.iter_mut().for_each(HasKey::settle_down);
-        }
+        self.let_go_of_batches(&mut job);
         let (Some(offset), Some(first)) = (job.offset(), job.records.first()) else {
             return;
         };
@@ -55,6 +53,21 @@ impl<V: Values> Engine<'_, V> {
         };
         self.lane.parked.show(offset, entry);
         self.parked.insert(id, job);
+    }
+
+    /// The records of a job that was just parked, and those behind it, are copied where that frees memory. The
+    /// lane is told, which counts what is really kept.
+    fn let_go_of_batches(&mut self, job: &mut Job<V>) {
+        let mut copies = Vec::new();
+        if let Some(items) = Arc::get_mut(&mut job.records) {
+            for (item, ticket) in items.iter_mut().zip(&mut job.tickets) {
+                copies.extend(item.settle_down().map(|bytes| (ticket, bytes)));
+            }
+        }
+        self.lane.note_copies(|note| {
+            copies.into_iter().for_each(|(ticket, bytes)| note(ticket, bytes));
+            self.dispatcher.take_copied(note);
+        });
     }
 
     /// Lets others see how much is parked by now.
@@ -167,6 +180,7 @@ impl<V: Values> Engine<'_, V> {
                 self.give_up(id);
             } else {
                 self.dispatcher.park(id);
+                self.let_go_of_batches(&mut job);
                 self.lane.parked.with(offset, |entry| entry.busy = false);
                 self.parked.insert(id, job);
             }

@@ -83,13 +83,14 @@ impl<V: Values, H: BatchHandler<V::Given>> Work for EachBatch<H, V> {
 
 /// What a slot does.
 pub(super) enum Task<I> {
-    Handle(I),
+    /// With the number of the attempt.
+    Handle(I, u32),
     Bury(Arc<dyn AnyDeadLetters>, Vec<DeadLetter>),
 }
 
 pub(super) async fn run<W: Work>(work: Arc<W>, lane: Lane, task: Task<W::Input>) -> Result<(), Failed> {
     match task {
-        Task::Handle(input) => work.handle(input, lane).await,
+        Task::Handle(input, attempt) => work.handle(input, lane.at_attempt(attempt)).await,
         Task::Bury(letters, all) => {
             for letter in all {
                 letters.write(letter).await.map_err(Failed::Unwritten)?;

@@ -59,7 +59,7 @@ async fn one_by_one<V: Values, H: Handler<V::Given>>(
     handler: Arc<H>,
     values: V,
 ) -> Result<(), LaneFailure> {
-    let handle = Lane(Arc::clone(&lane));
+    let handle = Lane::new(Arc::clone(&lane));
     let mut done = None;
     let mut sampler = Sampler::default();
     loop {

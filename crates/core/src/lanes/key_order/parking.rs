@@ -49,10 +49,21 @@ impl<R> Dispatcher<R> {
         self.parked_records += records;
         self.pending -= records;
         while let Some(place) = self.places.get_mut(at as usize) {
-            if let Some((record, _)) = &mut place.work {
-                record.settle_down();
-            }
+            let copied = place.work.as_mut().and_then(|(record, _)| record.settle_down());
+            self.copied.extend(copied.map(|bytes| (at, bytes)));
             at = place.next;
+        }
+    }
+
+    /// Tells of every record that waits behind a parked one and became a copy since this was asked last: the
+    /// bytes of the copy are what it keeps in memory now. To be asked after each parking and admission, while
+    /// the records are still there.
+    pub fn take_copied(&mut self, mut tell: impl FnMut(&mut Ticket, usize)) {
+        for (at, bytes) in self.copied.drain(..) {
+            if let Some((_, ticket)) = self.places.get_mut(at as usize).and_then(|place| place.work.as_mut())
+            {
+                tell(ticket, bytes);
+            }
         }
     }
 

@@ -256,6 +256,25 @@ fn records_of_one_chunk_hold_the_memory_of_their_own_batch_only() {
     assert_eq!((lane.take_freed(), lane.held_bytes()), (10, 20));
 }
 
+#[test]
+fn a_record_that_became_a_copy_keeps_its_own_bytes_until_it_is_completed_and_its_batch_no_longer() {
+    let mut lane = Lane::new(10, usize::MAX);
+    lane.offer(chunk(&[0, 1], 2));
+    let (_, first) = take(&mut lane);
+    let (_, mut second) = take(&mut lane);
+    lane.copied(&mut second, 7);
+    assert_eq!((lane.take_freed(), lane.held_bytes()), (0, 107), "the batch is still that of the first");
+    lane.complete(first);
+    assert_eq!((lane.take_freed(), lane.held_bytes()), (100, 7));
+    assert!(lane.complete(second));
+    assert_eq!((lane.take_freed(), lane.held_bytes(), at(&lane)), (7, 0, Some(2)));
+    lane.offer(chunk(&[2], 3));
+    let (_, mut late) = take(&mut lane);
+    assert_eq!(lane.finish().freed_bytes, 100);
+    lane.copied(&mut late, 7);
+    assert_eq!((lane.take_freed(), lane.held_bytes()), (0, 0), "nothing of a lane that has ended counts");
+}
+
 /// Ten bytes in a batch of a thousand.
 #[derive(Debug, PartialEq, Eq)]
 struct Small(i64, bool);

@@ -60,8 +60,8 @@ impl HasKey for Settling {
         Some(Bytes::from_static(self.0.as_bytes()))
     }
 
-    fn settle_down(&mut self) {
-        self.1 = true;
+    fn settle_down(&mut self) -> Option<usize> {
+        (!std::mem::replace(&mut self.1, true)).then_some(self.0.len())
     }
 }
 
@@ -85,10 +85,21 @@ fn records_that_wait_behind_a_parked_one_settle_down_and_others_do_not() {
     for key in ["bad", "good", "bad"] {
         admit(&mut dispatcher, key);
     }
+    let told = |dispatcher: &mut Dispatcher<Settling>| {
+        let mut told = Vec::new();
+        dispatcher.take_copied(|ticket, bytes| told.push((*ticket, bytes)));
+        told
+    };
+    assert_eq!(told(&mut dispatcher), []);
     dispatcher.park(bad);
+    let copies = told(&mut dispatcher);
+    assert_eq!(copies.iter().map(|copy| copy.1).collect::<Vec<_>>(), [3, 3], "the two that wait behind it");
     for key in ["bad", "good"] {
         admit(&mut dispatcher, key);
     }
+    let copies = told(&mut dispatcher);
+    assert_eq!(copies.iter().map(|copy| copy.1).collect::<Vec<_>>(), [3], "the one of its key");
+    assert_eq!(told(&mut dispatcher), [], "each is told once");
     assert_eq!(take(&mut dispatcher).1, [Settling("good", false), Settling("good", false)]);
     assert!(dispatcher.unpark(bad));
     assert_eq!(take(&mut dispatcher), (bad, Vec::new()), "its own record is where it was");
