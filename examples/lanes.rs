@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     };
     // UserManaged: nothing is committed but by `lane.commit()` below.
-    let run = consumer.partitioned().commit(CommitPolicy::UserManaged).build()?;
+    let run = consumer.partitioned().commit(CommitPolicy::UserManaged).build_lanes()?;
     let (result, consumer) = run.lanes(all_done, drive).await;
     consumer.close().await;
     let report = result?;

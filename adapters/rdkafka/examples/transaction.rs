@@ -118,7 +118,7 @@ pub async fn run(brokers: &str, name: &str) -> Result<(usize, usize, usize), Box
         .partitioned()
         .commit(CommitPolicy::UserManaged)
         .on_error(ErrorPolicy::RestartLane(Backoff::new(Duration::from_millis(50), Duration::from_secs(1))))
-        .build()?
+        .build_lanes()?
         .lanes(shop.done.clone().cancelled_owned(), move |lane: LaneStream| {
             bill(lane, Arc::clone(&processor))
         })

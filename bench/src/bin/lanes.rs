@@ -196,6 +196,16 @@ async fn once(form: Form, source: Ready) -> Result<()> {
             run.for_each(stop, |decoded: Decoded<usize>, _: Lane| handle(decoded.record)).await.0,
         );
     }
+    if form == Form::Lanes {
+        let processor = |mut lane: LaneStream| async move {
+            while let Some(record) = lane.next().await {
+                std::hint::black_box(record.offset());
+                record.done();
+            }
+            Ok::<_, CommitError>(())
+        };
+        return all_of_it(builder.build_lanes().map_err(|error| error.kind)?.lanes(stop, processor).await.0);
+    }
     let run = builder.build().map_err(|error| error.kind)?;
     all_of_it(match form {
         Form::ByKeyYielding => {
@@ -213,16 +223,6 @@ async fn once(form: Form, source: Ready) -> Result<()> {
                 std::future::ready(Ok::<_, CommitError>(()))
             };
             run.for_each_batch(stop, handler).await.0
-        }
-        Form::Lanes => {
-            let processor = |mut lane: LaneStream| async move {
-                while let Some(record) = lane.next().await {
-                    std::hint::black_box(record.offset());
-                    record.done();
-                }
-                Ok::<_, CommitError>(())
-            };
-            run.lanes(stop, processor).await.0
         }
         _ => run.for_each(stop, |record: Record, _: Lane| handle(record)).await.0,
     })

@@ -348,7 +348,7 @@ async fn process_all(consumer: Consumer, way: Way, count: u64) -> Result<u64> {
         bytes: AtomicU64::new(0),
         all: CancellationToken::new(),
     });
-    let run = consumer.partitioned().build().map_err(|error| anyhow::anyhow!("{:?}", error.kind))?;
+    let builder = consumer.partitioned();
     let (until, counted) = (tally.all.clone().cancelled_owned(), Arc::clone(&tally));
     let (result, _consumer) = match way {
         Way::Lanes => {
@@ -362,6 +362,7 @@ async fn process_all(consumer: Consumer, way: Way, count: u64) -> Result<u64> {
                     Ok::<(), Infallible>(())
                 }
             };
+            let run = builder.build_lanes().map_err(|error| anyhow::anyhow!("{:?}", error.kind))?;
             run.lanes(until, processor).await
         }
         _ => {
@@ -369,6 +370,7 @@ async fn process_all(consumer: Consumer, way: Way, count: u64) -> Result<u64> {
                 counted.count(&record);
                 std::future::ready(Ok::<(), Infallible>(()))
             };
+            let run = builder.build().map_err(|error| anyhow::anyhow!("{:?}", error.kind))?;
             run.for_each(until, handler).await
         }
     };

@@ -153,7 +153,7 @@ impl<S: Source> PartitionedBuilder<S> {
     /// decoded again. An error, or a panic, is a failure of that record like one of its handler, with one
     /// difference: no retry is tried, since the bytes will be the same. A batch handler never sees such a
     /// record, and those before and after it do not fail with it. A dead letter carries the bytes as they were
-    /// read. In [`lanes`](Partitioned::lanes) it fails the lane.
+    /// read. In [`lanes`](PartitionedLanes::lanes) it fails the lane.
     ///
     /// What a decoder does not understand but the handler can live without should be a value, not an error.
     #[must_use]
@@ -219,15 +219,15 @@ impl<S: Source, V: Values> PartitionedBuilder<S, V> {
         self
     }
 
-    /// How many bytes all records that are queued or with handlers may keep in memory, before partitions that
-    /// are given more are paused; they are resumed at half of that. Default 64 MiB. A partition whose own
+    /// How many bytes all records that are queued, with handlers or parked may keep in memory, before partitions
+    /// that are given more are paused; they are resumed at half of that. Default 64 MiB. A partition whose own
     /// records hold nothing is given another batch all the same, so that one that is stuck starves no other.
     ///
     /// Counted is what is really kept: a record batch as a whole, until the last of its records is completed
     /// or dropped. So that one slow record does not keep a large batch, a record is copied out when it is
     /// handed over, if its batch has more than a 256th of these bytes and sixteen times its own. (In partition
-    /// order only the last record of a batch, since the queue keeps the rest of the batch anyway.) What
-    /// handlers keep beyond their end is not seen.
+    /// order only the last record of a batch, since the queue keeps the rest of the batch anyway.) A record that
+    /// is parked is copied unless it is most of its batch. What handlers keep beyond their end is not seen.
     #[must_use]
     pub fn max_buffered_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_buffered_bytes = bytes;
@@ -307,17 +307,12 @@ impl<S: Source, V: Values> PartitionedBuilder<S, V> {
         self
     }
 
-    /// Checks the settings.
+    /// Checks the settings of a run with a handler of records or batches.
     ///
     /// # Errors
     /// [`ConfigError`], which holds the source.
     pub fn build(mut self) -> Result<Partitioned<S, V>, ConfigError<S>> {
-        let policy = Policy::new(std::mem::take(&mut self.on_error));
-        let checked = policy.and_then(|policy| {
-            self.settings.policy = policy;
-            self.check()
-        });
-        match checked {
+        match self.check() {
             Ok(()) => Ok(Partitioned {
                 source: self.source,
                 settings: self.settings,
@@ -328,7 +323,35 @@ impl<S: Source, V: Values> PartitionedBuilder<S, V> {
         }
     }
 
-    fn check(&self) -> Result<(), ConfigErrorKind> {
+    /// Checks the settings of a run with a long-lived processor per partition.
+    ///
+    /// # Errors
+    /// [`ConfigError`], which holds the source; also when the ordering is not [`Ordering::Partition`], or the
+    /// error policy is one for single records, since such a processor takes its records itself and fails as a
+    /// whole.
+    pub fn build_lanes(mut self) -> Result<PartitionedLanes<S, V>, ConfigError<S>> {
+        let checked = self.check().and_then(|()| {
+            if self.settings.ordering != Ordering::Partition {
+                Err(ConfigErrorKind::OrderingNeedsHandlers)
+            } else if !self.settings.policy.always_fails() {
+                Err(ConfigErrorKind::PolicyNeedsHandlers)
+            } else {
+                Ok(())
+            }
+        });
+        match checked {
+            Ok(()) => Ok(PartitionedLanes {
+                source: self.source,
+                settings: self.settings,
+                values: self.values,
+                registry: Arc::new(Registry::default()),
+            }),
+            Err(kind) => Err(ConfigError { kind, source: self.source }),
+        }
+    }
+
+    fn check(&mut self) -> Result<(), ConfigErrorKind> {
+        self.settings.policy = Policy::new(std::mem::take(&mut self.on_error))?;
         let out_of_range = |setting, why| Err(ConfigErrorKind::OutOfRange { setting, why });
         if self.settings.max_buffered_records == 0 {
             return out_of_range("max_buffered_records", "must be at least 1");
@@ -364,7 +387,7 @@ impl<S: Source, V: Values> PartitionedBuilder<S, V> {
     }
 }
 
-/// A checked run that has not started.
+/// A checked run of a handler that has not started.
 pub struct Partitioned<S, V = Raw> {
     source: S,
     settings: Settings,
@@ -445,28 +468,52 @@ impl<S: Source, V: Values> Partitioned<S, V> {
         let dispatcher = dispatcher.with_parking(settings.policy.parking);
         Arc::new(Plan { ordering: settings.ordering, key_by, dispatcher, policy })
     }
+}
 
-    /// As [`for_each`](Self::for_each), with one long-lived `processor` per assigned partition, which takes
-    /// the records itself and says when each is done.
+/// A checked run of long-lived processors that has not started.
+///
+/// A processor takes the records of its partition itself, so that it has no use for what is about single
+/// records: those settings are refused by [`build_lanes`](PartitionedBuilder::build_lanes), and a run that was
+/// built for handlers has no lanes to give away:
+///
+/// ```compile_fail,E0599
+/// # use tramline_processor::{LaneStream, PartitionedExt};
+/// # use tramline_processor::testing::{MemoryLog, MemorySource};
+/// # let (source, _control) = MemorySource::new(&MemoryLog::new());
+/// let run = source.partitioned().build().unwrap();
+/// let processor = |_: LaneStream| async { Ok::<_, String>(()) };
+/// let result = run.lanes(std::future::pending::<()>(), processor);
+/// ```
+pub struct PartitionedLanes<S, V = Raw> {
+    source: S,
+    settings: Settings,
+    values: V,
+    registry: Arc<Registry>,
+}
+
+impl<S, V> std::fmt::Debug for PartitionedLanes<S, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PartitionedLanes").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl<S: Source, V: Values> PartitionedLanes<S, V> {
+    /// A handle that shows every lane while the run goes on.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        Monitor::new(Arc::clone(&self.registry))
+    }
+
+    /// As [`Partitioned::for_each`], with one long-lived `processor` per assigned partition, which takes the
+    /// records itself and says when each is done.
     ///
     /// # Errors
-    /// As [`for_each`](Self::for_each); also [`RunError::Config`] when the ordering is not
-    /// [`Ordering::Partition`], or the error policy is one for single records.
+    /// As [`Partitioned::for_each`].
     pub async fn lanes<P: Processor<V::Stream>>(
         self,
         shutdown: impl Future + Send,
         processor: P,
     ) -> (Result<RunReport, RunError>, S) {
-        let kind = if self.settings.ordering != Ordering::Partition {
-            Some(ConfigErrorKind::OrderingNeedsHandlers)
-        } else if !self.settings.policy.always_fails() {
-            Some(ConfigErrorKind::PolicyNeedsHandlers)
-        } else {
-            None
-        };
-        if let Some(kind) = kind {
-            return (Err(RunError::Config { kind, report: Box::default() }), self.source);
-        }
         let start = Lanes { processor: Arc::new(processor), values: self.values };
         let result = driver::run(&self.source, &self.settings, self.registry, shutdown, start).await;
         (result, self.source)

@@ -63,6 +63,7 @@ pub(crate) async fn run<S: Source, L: StartLane>(
         if let Some(end) = driver.carry_out() {
             return driver.conclude(end);
         }
+        driver.note_stopping();
         let (wants_batches, timeout) = (driver.run.wants_batches(), driver.next_timeout());
         tokio::select! {
             biased;
@@ -253,6 +254,7 @@ impl<'a, S: Source, L: StartLane> Driver<'a, S, L> {
                 tracing::warn!(lanes = %self.lanes_of(&partitions), "set back");
                 self.forget_absent(&partitions);
                 self.forget_pauses(&partitions);
+                self.left_behind.retain(|lane, _| !partitions.contains(&lane.topic_partition));
                 // Records under offsets that were given anew: the old lane ends as a lost one does, without a commit.
                 self.run.handle_lost(now, &partitions);
                 self.run.handle_assigned(now, generation, partitions);

@@ -205,14 +205,6 @@ pub enum RunError {
         /// What the run did.
         report: Box<RunReport>,
     },
-    /// The settings do not go with the form of processing. Nothing was started.
-    #[error("{kind}")]
-    Config {
-        /// What is wrong.
-        kind: ConfigErrorKind,
-        /// Empty.
-        report: Box<RunReport>,
-    },
     /// A handler or processor panicked.
     #[error("the handler of {lane} panicked: {message}")]
     Panicked {
@@ -286,7 +278,6 @@ impl RunError {
             | Self::Panicked { report, .. }
             | Self::EndedEarly { report, .. }
             | Self::DeadLetter { report, .. }
-            | Self::Config { report, .. }
             | Self::StopTimeout { report, .. }
             | Self::Source { report, .. }
             | Self::SourceContract { report, .. }

@@ -6,7 +6,7 @@
 //!
 //! Begin with [`PartitionedExt::partitioned`] on a consumer (or any [`Source`]), then
 //! [`for_each`](Partitioned::for_each) for a handler per record,
-//! [`for_each_batch`](Partitioned::for_each_batch) for one per batch or [`lanes`](Partitioned::lanes) for a
+//! [`for_each_batch`](Partitioned::for_each_batch) for one per batch or [`lanes`](PartitionedLanes::lanes) for a
 //! processor per partition. Records of one partition run one after the other, by key or side by side
 //! ([`Ordering`]); what a failure means is an [`ErrorPolicy`].
 
@@ -39,7 +39,7 @@ mod sync;
 pub mod testing;
 
 pub use batch::{Batch, BatchHandler};
-pub use config::{Backpressure, Partitioned, PartitionedBuilder, PartitionedExt};
+pub use config::{Backpressure, Partitioned, PartitionedBuilder, PartitionedExt, PartitionedLanes};
 pub use dead_letter::{DeadLetter, DeadLetterError, DeadLetterTopic, DeadLetters};
 pub use decode::{Decode, Decoded, DecodedStream, DeliveredValue, Raw, Values};
 pub use error::{

@@ -21,9 +21,9 @@ pub enum ErrorPolicy {
     /// The lane ends, what it completed is committed, and its partition is paused for as long as it stays
     /// assigned. Other lanes go on. The failed record comes again with the next assignment.
     StopPartition,
-    /// The lane ends and starts again at its frontier after a while: what was queued and not completed comes
-    /// again, and in key order also what was completed above the frontier. The wait grows until the frontier
-    /// moves. Other lanes go on.
+    /// The lane ends and starts again at its frontier after a while: what was not completed comes again, and
+    /// without [`commit_metadata`](crate::PartitionedBuilder::commit_metadata) also what was completed above the
+    /// frontier. The wait grows until the frontier moves. Other lanes go on.
     RestartLane(Backoff),
     /// Exactly the failed record (in a batch handler, the failed batch) counts as completed; the report tells
     /// how many there were.
@@ -130,7 +130,9 @@ impl Park {
     }
 
     /// How many records of each partition may be parked, failed ones and those behind them. They are kept in
-    /// memory; a small record of a large batch is copied for that, so that it does not keep its batch.
+    /// memory; a small record of a large batch is copied for that, so that it does not keep its batch. What they
+    /// keep counts among the [bytes of the run](crate::PartitionedBuilder::max_buffered_bytes), which may hold
+    /// the partition back before this number does.
     #[must_use]
     pub fn max_records(mut self, records: usize) -> Self {
         self.max_records = records;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering as Atomic};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{settle, tp};
+use common::{Running, settle, tp};
 use tokio_util::sync::CancellationToken;
 use tramline_processor::testing::{MemoryLog, MemorySource};
 use tramline_processor::{
@@ -39,11 +39,16 @@ fn source(log: &MemoryLog) -> MemorySource {
 }
 
 /// Runs until nothing happens any more.
+async fn quiet(run: Running<MemorySource, ()>) -> Result<RunReport, RunError> {
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    run.stop().await.0
+}
+
 async fn run_for_each<V: Values, H: Handler<V::Given>>(
     run: Partitioned<MemorySource, V>,
     handler: H,
 ) -> Result<RunReport, RunError> {
-    run.for_each(tokio::time::sleep(Duration::from_secs(60)), handler).await.0
+    quiet(Running::of(run, (), handler)).await
 }
 
 fn keep(seen: &Seen<(i64, u64)>) -> impl Handler<Decoded<u64>> + use<> {
@@ -197,8 +202,7 @@ async fn a_batch_has_values_and_an_undecodable_record_fails_alone() {
     };
     let builder = source(&log).partitioned().max_handler_batch_size(10);
     let run = builder.on_error(ErrorPolicy::dead_letter(letters.clone())).decode(number).build().unwrap();
-    let stop = tokio::time::sleep(Duration::from_secs(60));
-    let report = run.for_each_batch(stop, handler).await.0.unwrap();
+    let report = quiet(Running::of_batches(run, (), handler)).await.unwrap();
     assert_eq!(*seen.lock().unwrap(), [vec![0, 1], vec![3, 4, 5]]);
     assert_eq!((report.records_dead_lettered, letters.0.lock().unwrap()[0].record.offset()), (1, 2));
     assert_eq!(log.committed(&tp(0)), Some(6));
@@ -264,8 +268,8 @@ async fn run_lanes<P: Processor<DecodedStream<u64>>>(
     log: &MemoryLog,
     processor: P,
 ) -> Result<RunReport, RunError> {
-    let run = source(log).partitioned().decode(number).build().unwrap();
-    run.lanes(tokio::time::sleep(Duration::from_secs(60)), processor).await.0
+    let run = source(log).partitioned().decode(number).build_lanes().unwrap();
+    quiet(Running::of_lanes(run, (), processor)).await
 }
 
 #[tokio::test(start_paused = true)]

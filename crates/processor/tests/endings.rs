@@ -7,7 +7,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Probe, for_each, lanes, run_on, secs, settle, tp};
+use common::{Probe, Running, for_each, lanes, run_on, secs, settle, tp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -309,26 +309,20 @@ async fn a_source_of_one_run_serves_every_form_after_another() {
     let (source, control) = MemorySource::new(&log);
     control.assign(&[tp(0)]);
     log.produce_many(&tp(0), 3);
-    let stop = CancellationToken::new();
     let records = |_: Record, _: Lane| async { Ok::<_, String>(()) };
-    let run =
-        tokio::spawn(source.partitioned().build().unwrap().for_each(stop.clone().cancelled_owned(), records));
+    let run = Running::of(source.partitioned().build().unwrap(), control.clone(), records);
     settle().await;
-    stop.cancel();
-    let (result, source) = run.await.unwrap();
+    let (result, source) = run.stop().await;
     assert_eq!(result.unwrap().records_completed, 3);
     log.produce_many(&tp(0), 3);
-    let stop = CancellationToken::new();
     let processor = |mut lane: LaneStream| async move {
         while let Some(record) = lane.next().await {
             record.done();
         }
         Ok::<_, String>(())
     };
-    let run =
-        tokio::spawn(source.partitioned().build().unwrap().lanes(stop.clone().cancelled_owned(), processor));
+    let run = Running::of_lanes(source.partitioned().build_lanes().unwrap(), control, processor);
     settle().await;
-    stop.cancel();
-    assert_eq!(run.await.unwrap().0.unwrap().records_completed, 3);
+    assert_eq!(run.stop().await.0.unwrap().records_completed, 3);
     assert_eq!(log.committed(&tp(0)), Some(6));
 }

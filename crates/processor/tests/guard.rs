@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{secs, settle, tp};
+use common::{Running, secs, settle, tp};
 use tramline_processor::testing::{MemoryError, MemoryEvents, MemoryLog, MemorySource};
 use tramline_processor::{
     CommitConfiguration, CommitError, CommitOffset, CommitPolicy, ConfigErrorKind, GroupMetadata, Lane,
@@ -72,11 +72,9 @@ async fn t025_a_wrapper_that_tells_is_refused_like_what_it_wraps_and_one_that_do
         wrapper(&log, false).partitioned().commit(policy).build().unwrap();
     }
     let run = wrapper(&log, false).partitioned().build().unwrap();
-    let stop = tokio_util::sync::CancellationToken::new();
     let handler = |_: Record, _: Lane| async { Ok::<(), std::io::Error>(()) };
-    let task = tokio::spawn(run.for_each(stop.clone().cancelled_owned(), handler));
+    let run = Running::of(run, (), handler);
     settle().await;
-    stop.cancel();
-    task.await.unwrap().0.unwrap();
+    run.stop().await.0.unwrap();
     assert_eq!(log.committed(&tp(0)), Some(3), "a source that tells nothing is committed to");
 }

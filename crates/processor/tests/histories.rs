@@ -1,5 +1,5 @@
-//! Random histories of key order: failures, panics, retries, restarts, skips, dead letters, refused commits and
-//! rebalances, judged after every step.
+//! Random histories of key order: failures, panics, retries, restarts, skips, dead letters, parked keys and what is
+//! ordered about them, few bytes, refused commits and rebalances, judged after every step.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -9,16 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{run_on, secs, tp};
+use common::{Running, secs, tp};
 use tramline_processor::testing::{MemoryLog, MemorySource};
 use tramline_processor::{
     Backoff, CommitErrorKind, CommitPolicy, DeadLetter, DeadLetters, ErrorPolicy, Handler, Lane, Ordering,
-    PartitionedBuilder, Retry,
+    Park, ParkedError, ParkedId, ParkedKeys, PartitionedExt, Retry,
 };
 use tramline_wire::Record;
 
 const PARTITIONS: i32 = 2;
 const ATTEMPTS: u32 = 3;
+/// The bytes of a run whose records are large for that, and the largest poll of it.
+const FEW_BYTES: usize = 20_000;
+const POLL: usize = 4;
+const LARGEST: u64 = 2_000;
 
 /// Small, seeded, and the same everywhere.
 struct Dice(u64);
@@ -41,7 +45,15 @@ struct Oracle {
     /// Done, skipped or stored as a dead letter.
     settled: BTreeMap<i32, BTreeSet<i64>>,
     failures: BTreeMap<(i32, i64), u32>,
+    /// How often each was done in each generation.
+    done: BTreeMap<(i32, i32, i64), u32>,
+    /// Being skipped by order, which may not come to pass.
+    skipping: BTreeSet<(i32, i64)>,
+    /// Do not fail any more.
+    mended: BTreeSet<(i32, i64)>,
     letters: usize,
+    /// What came of the orders about parked keys: resumed, skipped, stored, not stored, come too late.
+    orders: [u32; 5],
     wrong: Vec<String>,
 }
 
@@ -52,6 +64,17 @@ impl Oracle {
 
     fn is_settled(&self, partition: i32, offset: i64) -> bool {
         self.settled.get(&partition).is_some_and(|settled| settled.contains(&offset))
+            || self.skipping.contains(&(partition, offset))
+    }
+
+    fn note_done(&mut self, lane: &Lane, offset: i64) {
+        let (partition, generation) = (lane.topic_partition().partition, lane.generation());
+        let times = self.done.entry((partition, generation, offset)).or_default();
+        *times += 1;
+        if *times > 1 {
+            self.wrong.push(format!("{offset} was done {times} times in {}", lane.id()));
+        }
+        self.settle(partition, offset);
     }
 
     fn first_unsettled(&self, partition: i32) -> i64 {
@@ -81,17 +104,24 @@ impl Drop for Inside {
     }
 }
 
+/// Stores dead letters, and refuses one in four when it is told to.
 #[derive(Clone)]
-struct Shelf(Arc<Mutex<Oracle>>);
+struct Shelf {
+    oracle: Arc<Mutex<Oracle>>,
+    refuses: bool,
+}
 
 impl DeadLetters for Shelf {
     type Error = String;
 
     async fn write(&self, letter: DeadLetter) -> Result<(), String> {
         tokio::time::sleep(Duration::from_millis(2)).await;
-        let oracle = &mut *self.0.lock().unwrap();
-        oracle.settle(letter.record.partition(), letter.record.offset());
+        let oracle = &mut *self.oracle.lock().unwrap();
         oracle.letters += 1;
+        if self.refuses && oracle.letters % 4 == 0 {
+            return Err("no room".to_owned());
+        }
+        oracle.settle(letter.record.partition(), letter.record.offset());
         Ok(())
     }
 }
@@ -101,21 +131,38 @@ enum Kind {
     Skip,
     Bury,
     Restart,
+    /// Parked, and then what is ordered.
+    Park,
+    /// Parked; when that is full, the lane starts again.
+    ParkFew,
+}
+
+impl Kind {
+    fn parks(self) -> bool {
+        matches!(self, Self::Park | Self::ParkFew)
+    }
 }
 
 fn policy(kind: Kind, oracle: &Arc<Mutex<Oracle>>) -> ErrorPolicy {
     let short = Backoff::new(Duration::from_millis(3), Duration::from_millis(40));
     match kind {
         Kind::Skip => Retry::new(ATTEMPTS, short).then(ErrorPolicy::Skip),
-        Kind::Bury => Retry::new(ATTEMPTS, short).then(ErrorPolicy::dead_letter(Shelf(Arc::clone(oracle)))),
+        Kind::Bury => {
+            let shelf = Shelf { oracle: Arc::clone(oracle), refuses: false };
+            Retry::new(ATTEMPTS, short).then(ErrorPolicy::dead_letter(shelf))
+        }
         Kind::Restart => ErrorPolicy::RestartLane(short),
+        Kind::Park => Retry::new(2, short).then(Park::new().max_keys(4).max_records(12)),
+        Kind::ParkFew => {
+            Retry::new(2, short).then(Park::new().max_keys(2).when_full(ErrorPolicy::RestartLane(short)))
+        }
     }
 }
 
 /// Fails now and then, and some records always; takes notes.
 fn handler(seed: u64, kind: Kind, oracle: &Arc<Mutex<Oracle>>) -> impl Handler + use<> {
     let judge = Arc::clone(oracle);
-    move |record: Record, _: Lane| {
+    move |record: Record, lane: Lane| {
         let oracle = Arc::clone(&judge);
         async move {
             let (partition, offset) = (record.partition(), record.offset());
@@ -125,10 +172,16 @@ fn handler(seed: u64, kind: Kind, oracle: &Arc<Mutex<Oracle>>) -> impl Handler +
             let mut dice = Dice(seed ^ ((offset as u64) << 8 | u64::from(failed)));
             dice.roll(2);
             tokio::time::sleep(Duration::from_millis(dice.roll(6))).await;
-            let poisoned = kind != Kind::Restart && offset % 41 == 7;
+            let poisoned = match kind {
+                Kind::Restart => false,
+                Kind::Skip | Kind::Bury => offset % 41 == 7,
+                Kind::Park | Kind::ParkFew => {
+                    offset % 23 == 7 && !oracle.lock().unwrap().mended.contains(&(partition, offset))
+                }
+            };
             if poisoned || (dice.roll(10) == 0 && failed < 2) {
                 // A member that left it to its successor begins to count anew, and so does this.
-                let attempts = (failed + 1) % ATTEMPTS;
+                let attempts = if kind.parks() { failed + 1 } else { (failed + 1) % ATTEMPTS };
                 {
                     let oracle = &mut *oracle.lock().unwrap();
                     oracle.failures.insert((partition, offset), attempts);
@@ -143,22 +196,96 @@ fn handler(seed: u64, kind: Kind, oracle: &Arc<Mutex<Oracle>>) -> impl Handler +
             }
             let oracle = &mut *oracle.lock().unwrap();
             oracle.failures.remove(&(partition, offset));
-            oracle.settle(partition, offset);
+            oracle.note_done(&lane, offset);
             Ok(())
         }
     }
 }
 
-fn produce(log: &MemoryLog, oracle: &Mutex<Oracle>, dice: &mut Dice) {
+const KEYS: [Option<&str>; 6] = [None, Some("a"), Some("b"), Some("c"), Some("d"), Some("e")];
+
+fn produce(log: &MemoryLog, oracle: &Mutex<Oracle>, dice: &mut Dice, kind: Kind) {
     for partition in 0..PARTITIONS {
         for _ in 0..dice.roll(15) {
-            let key = [None, Some("a"), Some("b"), Some("c"), Some("d"), Some("e")][dice.roll(6) as usize];
-            let mut oracle = oracle.lock().unwrap();
-            let offset = log.produce(&tp(partition), key.map(str::as_bytes), None);
-            let line = (partition, key.unwrap_or("none").as_bytes().to_vec());
-            oracle.lines.entry(line).or_default().push(offset);
+            let oracle = &mut *oracle.lock().unwrap();
+            let mut note = |key: Option<&str>, offset| {
+                let line = (partition, key.unwrap_or("none").as_bytes().to_vec());
+                oracle.lines.entry(line).or_default().push(offset);
+            };
+            let value = vec![0; if kind.parks() { dice.roll(LARGEST) as usize } else { 0 }];
+            if kind.parks() && dice.roll(4) == 0 {
+                let keys: Vec<&str> = (0..POLL).map(|_| KEYS[1 + dice.roll(5) as usize].unwrap()).collect();
+                let first = log.end(&tp(partition));
+                let records: Vec<_> = keys.iter().map(|&key| (key, &value[..value.len() / POLL])).collect();
+                log.produce_batch(&tp(partition), &records);
+                (first..).zip(keys).for_each(|(offset, key)| note(Some(key), offset));
+            } else {
+                let key = KEYS[dice.roll(6) as usize];
+                note(key, log.produce(&tp(partition), key.map(str::as_bytes), Some(&value)));
+            }
         }
     }
+}
+
+/// Orders something about every third parked key, or about all.
+async fn decide(
+    parked: &ParkedKeys,
+    known: &mut Vec<ParkedId>,
+    oracle: &Arc<Mutex<Oracle>>,
+    dice: &mut Dice,
+    all: bool,
+) {
+    // Something that was seen before, and was dealt with meanwhile, or not.
+    if !known.is_empty() && !all {
+        let old = known.swap_remove(dice.roll(known.len() as u64) as usize);
+        match parked.resume(&old).await {
+            Ok(()) => oracle.lock().unwrap().orders[0] += 1,
+            Err(ParkedError::NotParked | ParkedError::LaneClosed) => oracle.lock().unwrap().orders[4] += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    for key in parked.list() {
+        known.push(key.id.clone());
+        if !all && dice.roll(3) > 0 {
+            continue;
+        }
+        let (id, at) = (&key.id, (key.id.lane.topic_partition.partition, key.id.offset));
+        let shelf = Shelf { oracle: Arc::clone(oracle), refuses: true };
+        let (what, result) = match dice.roll(4) {
+            0 => {
+                if dice.roll(2) == 0 {
+                    oracle.lock().unwrap().mended.insert(at);
+                }
+                (0, parked.resume(id).await)
+            }
+            1 => {
+                oracle.lock().unwrap().skipping.insert(at);
+                let skipped = parked.skip(id).await;
+                let oracle = &mut *oracle.lock().unwrap();
+                oracle.skipping.remove(&at);
+                if skipped.is_ok() {
+                    oracle.settle(at.0, at.1);
+                }
+                (1, skipped.map(|records| assert_eq!(records, 1)))
+            }
+            2 => (2, parked.dead_letter(id, shelf).await.map(|records| assert_eq!(records, 1))),
+            _ => (2, parked.dead_letter_all(id, shelf).await.map(|records| assert!(records > 0))),
+        };
+        let what = match result {
+            Ok(()) => what,
+            Err(ParkedError::Write { .. }) => 3,
+            Err(ParkedError::NotParked | ParkedError::LaneClosed) => 4,
+            Err(other) => panic!("{other}"),
+        };
+        oracle.lock().unwrap().orders[what] += 1;
+    }
+}
+
+fn judge_bytes(run: &Running, when: &str) {
+    let held: usize = run.monitor.snapshot().iter().map(|lane| lane.held_bytes).sum();
+    assert_eq!(run.monitor.stats().buffered_bytes, held, "{when}: the run's bytes are those of its lanes");
+    let most = FEW_BYTES + PARTITIONS as usize * POLL * (LARGEST as usize + 500);
+    assert!(held < most, "{when}: {held} bytes");
 }
 
 fn judge_commits(log: &MemoryLog, oracle: &Mutex<Oracle>, when: &str) {
@@ -173,20 +300,24 @@ fn judge_commits(log: &MemoryLog, oracle: &Mutex<Oracle>, when: &str) {
 async fn history(seed: u64, kind: Kind) {
     let (log, oracle) = (MemoryLog::new(), Arc::new(Mutex::new(Oracle::default())));
     let (source, control) = MemorySource::new(&log);
-    control.max_poll_records(20);
+    control.max_poll_records(if kind.parks() { POLL } else { 20 });
     control.assign(&(0..PARTITIONS).map(tp).collect::<Vec<_>>());
-    let with = |b: PartitionedBuilder<MemorySource>| {
-        b.ordering(Ordering::Key)
-            .max_concurrent_handlers(6)
-            .max_buffered_records(24)
-            .on_error(policy(kind, &oracle))
-            .commit(CommitPolicy::Periodic(Duration::from_millis(50)))
-    };
-    let run = run_on(source, control.clone(), with, handler(seed, kind, &oracle));
-    let mut dice = Dice(seed);
+    let run = source
+        .partitioned()
+        .ordering(Ordering::Key)
+        .max_concurrent_handlers(6)
+        .max_buffered_records(24)
+        .max_buffered_bytes(if kind.parks() { FEW_BYTES } else { 64 << 20 })
+        .on_error(policy(kind, &oracle))
+        .commit(CommitPolicy::Periodic(Duration::from_millis(50)))
+        .build()
+        .unwrap();
+    let parked = run.parked();
+    let run = Running::of(run, control.clone(), handler(seed, kind, &oracle));
+    let (mut dice, mut known) = (Dice(seed), Vec::new());
     for round in 0..60 {
         let when = format!("seed {seed} {kind:?} round {round}");
-        produce(&log, &oracle, &mut dice);
+        produce(&log, &oracle, &mut dice, kind);
         tokio::time::sleep(Duration::from_millis(dice.roll(60))).await;
         let one = [tp(dice.roll(PARTITIONS as u64) as i32)];
         match dice.roll(6) {
@@ -200,14 +331,18 @@ async fn history(seed: u64, kind: Kind) {
                 control.assign(&one);
             }
             2 => control.fail_commits(&[CommitErrorKind::Retriable]),
-            _ => {}
+            _ => decide(&parked, &mut known, &oracle, &mut dice, false).await,
         }
         assert!(!run.is_over(), "{when}");
         judge_commits(&log, &oracle, &when);
+        if kind.parks() {
+            judge_bytes(&run, &when);
+        }
     }
     let committed = || (0..PARTITIONS).all(|at| log.committed(&tp(at)).unwrap_or(0) == log.end(&tp(at)));
     for _ in 0..1000 {
         if !committed() {
+            decide(&parked, &mut known, &oracle, &mut dice, true).await;
             tokio::time::sleep(secs(1)).await;
         }
     }
@@ -221,13 +356,15 @@ async fn history(seed: u64, kind: Kind) {
         Kind::Skip => assert!(report.records_skipped > 0 && report.retries > 0),
         Kind::Bury => assert!(oracle.letters > 0 && report.records_dead_lettered as usize <= oracle.letters),
         Kind::Restart => assert!(report.lane_failures > 5),
+        Kind::Park => assert!(oracle.orders.iter().all(|orders| *orders > 0), "{:?}", oracle.orders),
+        Kind::ParkFew => assert!(report.lane_failures > 5 && report.keys_parked > 5),
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn t137_t262_b050_per_key_order_holds_and_every_record_is_settled_over_random_histories() {
     for seed in 1..=3 {
-        for kind in [Kind::Skip, Kind::Bury, Kind::Restart] {
+        for kind in [Kind::Skip, Kind::Bury, Kind::Restart, Kind::Park, Kind::ParkFew] {
             history(seed, kind).await;
         }
     }

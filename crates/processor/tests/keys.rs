@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Probe, for_each, lanes, secs, settle, tp};
+use common::{Probe, for_each, secs, settle, tp};
 use tramline_processor::testing::{MemoryLog, MemorySource};
 use tramline_processor::{
-    CommitPolicy, ConfigErrorKind, Lane, LaneKey, LaneStream, Ordering, PartitionedExt, RunError, StopPolicy,
+    CommitPolicy, ConfigErrorKind, Lane, LaneKey, Ordering, PartitionedExt, RunError, StopPolicy,
 };
 use tramline_wire::Record;
 
@@ -314,8 +314,12 @@ async fn t001_t002_t007_wrong_settings_are_refused_before_anything_starts() {
     let error = error.source.partitioned().max_handler_batch_size(0).build().unwrap_err();
     assert!(matches!(error.kind, ConfigErrorKind::OutOfRange { setting: "max_handler_batch_size", .. }));
     assert_eq!((control.polls(), control.position(&tp(0))), (0, Some(0)), "nothing was asked of the source");
-    let started = |_: LaneStream| async { panic!("started") as Result<(), String> };
-    let run = lanes(&log, &[0], |b| b.ordering(Ordering::Key), started);
-    let error = run.ended().await.0.unwrap_err();
-    assert!(matches!(error, RunError::Config { kind: ConfigErrorKind::OrderingNeedsHandlers, .. }));
+    let mut source = error.source;
+    for ordering in [Ordering::Key, Ordering::Unordered] {
+        let error = source.partitioned().ordering(ordering).build_lanes().unwrap_err();
+        assert_eq!(error.kind, ConfigErrorKind::OrderingNeedsHandlers);
+        source = error.source;
+    }
+    let error = source.partitioned().max_ahead(0).build_lanes().unwrap_err();
+    assert!(matches!(error.kind, ConfigErrorKind::OutOfRange { setting: "max_ahead", .. }));
 }

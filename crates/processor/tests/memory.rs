@@ -5,9 +5,9 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use common::{Probe, for_each, lanes, run_on, settle, tp};
+use common::{Probe, Running, for_each, lanes, run_on, settle, tp};
 use tramline_processor::testing::{MemoryLog, MemorySource};
-use tramline_processor::{Lane, LaneStream, Monitor, Ordering, PartitionedExt};
+use tramline_processor::{Lane, LaneStream, Monitor, Ordering, Park, PartitionedExt};
 use tramline_wire::Record;
 
 fn held(monitor: &Monitor) -> usize {
@@ -49,7 +49,7 @@ async fn t238_one_slow_record_of_a_large_batch_does_not_keep_the_batch() {
             }
         }
     };
-    let task = tokio::spawn(run.for_each(stop.clone().cancelled_owned(), handler));
+    let run = Running::of(run, control, handler);
     settle().await;
     let snapshot = monitor.snapshot();
     // All records of the stuck key wait behind it, each on its own.
@@ -58,7 +58,7 @@ async fn t238_one_slow_record_of_a_large_batch_does_not_keep_the_batch() {
     let batch = 100 * 200;
     assert!(most.load(SeqCst) < BUDGET + batch, "{most:?}");
     stop.cancel();
-    let (result, _) = task.await.unwrap();
+    let (result, _) = run.stop().await;
     assert_eq!(result.unwrap().records_completed, 15_000);
     assert_eq!(held(&monitor), 0);
 }
@@ -158,4 +158,80 @@ async fn whatever_happens_a_run_that_is_over_holds_nothing() {
             }
         }
     }
+}
+
+/// As many batches as rounds, each with a small record of the key that fails beside a hundred others.
+fn with_a_bad_record_each(rounds: usize) -> MemoryLog {
+    let log = MemoryLog::new();
+    let keys: Vec<String> = (0..100).map(|key| format!("key-{key}")).collect();
+    for _ in 0..rounds {
+        let mut records: Vec<_> = keys.iter().map(|key| (&key[..], &[b'x'; 100][..])).collect();
+        records.insert(50, ("bad", &[b'x'; 100]));
+        log.produce_batch(&tp(0), &records);
+    }
+    log
+}
+
+/// Refuses the key `bad`.
+async fn picky(record: Record, _: Lane) -> Result<(), String> {
+    if record.key() == Some(b"bad") { Err("bad".to_owned()) } else { Ok(()) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_records_that_are_parked_let_their_batches_go_and_count_as_what_they_are() {
+    const BUDGET: usize = 60_000;
+    let log = with_a_bad_record_each(40);
+    let (source, control) = MemorySource::new(&log);
+    control.max_poll_records(101);
+    control.assign(&[tp(0)]);
+    let by_key = source.partitioned().ordering(Ordering::Key).max_concurrent_handlers(4);
+    let run = by_key.on_error(Park::new()).max_buffered_bytes(BUDGET).build().unwrap();
+    let parked = run.parked();
+    let run = Running::of(run, control, picky);
+    settle().await;
+    let snapshot = run.monitor.snapshot();
+    assert_eq!((snapshot[0].parked, snapshot[0].completed, snapshot[0].paused), (40, 4_000, false));
+    let bytes = held(&run.monitor);
+    // Each of them has about a hundred bytes of its own; the batches have 20,000 each.
+    assert!((40 * 100..40 * 400).contains(&bytes), "{bytes}");
+    assert_eq!(run.monitor.stats().buffered_bytes, bytes);
+    parked.skip(&parked.list()[0].id).await.unwrap();
+    settle().await;
+    let fewer = held(&run.monitor);
+    assert!(fewer < bytes && parked.list()[0].waiting == 38, "{bytes} and then {fewer}");
+    run.stop().await.0.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn parked_records_count_among_the_bytes_of_the_run_and_make_room_when_they_are_dealt_with() {
+    let log = MemoryLog::new();
+    let produce = |partition, key: &[u8]| {
+        for _ in 0..10 {
+            log.produce(&tp(partition), Some(key), Some(&[0; 10_000]));
+        }
+    };
+    produce(0, b"bad");
+    let (source, control) = MemorySource::new(&log);
+    control.max_poll_records(1);
+    control.assign(&[tp(0), tp(1)]);
+    let by_key = source.partitioned().ordering(Ordering::Key).max_buffered_bytes(35_000);
+    let run = by_key.on_error(Park::new()).build().unwrap();
+    let parked = run.parked();
+    let run = Running::of(run, control, picky);
+    settle().await;
+    produce(1, b"good");
+    settle().await;
+    let snapshot = run.monitor.snapshot();
+    assert_eq!((snapshot[0].parked, snapshot[0].queued, snapshot[0].paused), (4, 0, true), "{snapshot:?}");
+    assert_eq!((snapshot[1].completed, snapshot[1].paused), (10, false), "who holds nothing is given more");
+    assert!((40_000..41_000).contains(&held(&run.monitor)));
+    for left in (0..10).rev() {
+        parked.skip(&parked.list()[0].id).await.unwrap();
+        settle().await;
+        let reached = run.monitor.snapshot()[0].completed;
+        assert_eq!(reached, 10 - left);
+    }
+    assert_eq!((held(&run.monitor), log.committed(&tp(0))), (0, None));
+    run.stop().await.0.unwrap();
+    assert_eq!(log.committed(&tp(0)), Some(10));
 }

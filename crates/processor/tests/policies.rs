@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Probe, for_each, lanes, secs, settle, tp};
+use common::{Probe, Running, for_each, for_each_batch, lanes, secs, settle, tp};
 use tramline_processor::testing::{MemoryLog, MemorySource};
 use tramline_processor::{
-    Backoff, ConfigErrorKind, DeadLetter, DeadLetters, ErrorPolicy, Handler, Lane, LaneStream, Ordering,
-    PartitionedExt, Retry, RunError,
+    Backoff, Batch, ConfigErrorKind, DeadLetter, DeadLetters, ErrorPolicy, Handler, Lane, LaneStream,
+    Ordering, Park, PartitionedExt, Retry, RunError,
 };
 use tramline_wire::Record;
 
@@ -348,7 +348,82 @@ async fn t003_t004_policies_that_make_no_sense_are_refused() {
         assert!(matches!(error.kind, ConfigErrorKind::OutOfRange { setting: "on_error", .. }));
         source = error.source;
     }
-    let nothing = |_: LaneStream| async { Ok::<(), String>(()) };
-    let error = lanes(&log, &[0], |b| b.on_error(ErrorPolicy::Skip), nothing).ended().await.0.unwrap_err();
-    assert!(matches!(error, RunError::Config { kind: ConfigErrorKind::PolicyNeedsHandlers, .. }));
+    for policy in [
+        ErrorPolicy::Skip,
+        Park::new().into(),
+        Retry::new(2, Backoff::default()).into(),
+        Retry::new(1, Backoff::default()).then(Park::new()),
+        ErrorPolicy::dead_letter(Shelf::default()),
+    ] {
+        let error = source.partitioned().on_error(policy).build_lanes().unwrap_err();
+        assert_eq!(error.kind, ConfigErrorKind::PolicyNeedsHandlers);
+        source = error.source;
+    }
+    for policy in [ErrorPolicy::StopPartition, ErrorPolicy::RestartLane(Backoff::default())] {
+        let (source, _control) = MemorySource::new(&log);
+        assert!(source.partitioned().on_error(policy).build_lanes().is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_knows_which_attempt_this_is_also_after_its_key_was_parked() {
+    let log = MemoryLog::new();
+    log.produce_many(&tp(0), 3);
+    let noted = Arc::new(Mutex::new(Vec::new()));
+    let attempts = Arc::clone(&noted);
+    let handler = move |record: Record, lane: Lane| {
+        attempts.lock().unwrap().push((record.offset(), lane.attempt()));
+        async move { if record.offset() == 1 { Err("no") } else { Ok(()) } }
+    };
+    let (source, control) = MemorySource::new(&log);
+    control.assign(&[tp(0)]);
+    let policy = Retry::new(2, Backoff::every(secs(1))).then(Park::new());
+    let run = source.partitioned().on_error(policy).build().unwrap();
+    let parked = run.parked();
+    let run = Running::of(run, control, handler);
+    tokio::time::sleep(secs(5)).await;
+    parked.resume(&parked.list()[0].id).await.unwrap();
+    tokio::time::sleep(secs(5)).await;
+    assert_eq!(parked.list()[0].attempts, 4);
+    parked.skip(&parked.list()[0].id).await.unwrap();
+    settle().await;
+    assert_eq!(*noted.lock().unwrap(), [(0, 1), (1, 1), (1, 2), (1, 3), (1, 4), (2, 1)]);
+    run.stop().await.0.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_handler_and_a_processor_know_their_attempt_and_a_restarted_lane_begins_at_1() {
+    let noted = Arc::new(Mutex::new(Vec::new()));
+    let log = MemoryLog::new();
+    log.produce_many(&tp(0), 2);
+    let attempts = Arc::clone(&noted);
+    let batches = move |batch: Batch, lane: Lane| {
+        attempts.lock().unwrap().push((batch.len(), lane.attempt()));
+        async move { if lane.attempt() < 3 { Err("not yet") } else { Ok(()) } }
+    };
+    let retry = Retry::new(3, Backoff::every(secs(1)));
+    let run = for_each_batch(&log, &[0], |b| b.max_handler_batch_size(2).on_error(retry), batches);
+    tokio::time::sleep(secs(5)).await;
+    run.stop().await.0.unwrap();
+    assert_eq!(*noted.lock().unwrap(), [(2, 1), (2, 2), (2, 3)]);
+    log.produce_many(&tp(0), 1);
+    let attempts = Arc::clone(&noted);
+    let processor = move |mut lane: LaneStream| {
+        let attempts = Arc::clone(&attempts);
+        async move {
+            while let Some(record) = lane.next().await {
+                attempts.lock().unwrap().push((usize::MAX, lane.attempt()));
+                if attempts.lock().unwrap().len() < 5 {
+                    return Err("once more");
+                }
+                record.done();
+            }
+            Ok(())
+        }
+    };
+    let restart = ErrorPolicy::RestartLane(Backoff::every(secs(1)));
+    let run = lanes(&log, &[0], |b| b.on_error(restart), processor);
+    tokio::time::sleep(secs(5)).await;
+    run.stop().await.0.unwrap();
+    assert_eq!(noted.lock().unwrap()[3..], [(usize::MAX, 1), (usize::MAX, 1)]);
 }

@@ -369,3 +369,34 @@ async fn a_long_lived_processor_is_shown_like_any_other() {
     assert_eq!((lane.last_processed, lane.position, lane.unfinished), (Some(2), Some(3), 1));
     run.stop().await.0.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_waits_for_its_restart_when_the_run_stops_is_told_as_stopped_and_not_as_about_to_start()
+ {
+    let log = MemoryLog::new();
+    log.produce(&tp(0), None, Some(b"bad"));
+    log.produce(&tp(1), None, Some(b"slow"));
+    let gate = tokio_util::sync::CancellationToken::new();
+    let held = gate.clone();
+    let handler = move |record: Record, lane: Lane| {
+        let held = held.clone();
+        async move {
+            if record.partition() == 1 {
+                held.cancelled().await;
+            }
+            picky(record, lane).await
+        }
+    };
+    let policy = ErrorPolicy::RestartLane(Backoff::every(secs(5)));
+    let run = for_each(&log, &[0, 1], |b| b.on_error(policy), handler);
+    settle().await;
+    let failed = |run: &Running| run.monitor.snapshot().last().map(ToString::to_string).unwrap();
+    assert!(failed(&run).starts_with("t-0: starts again in "), "{}", failed(&run));
+    run.ask_to_stop();
+    tokio::time::sleep(secs(9)).await;
+    assert!(failed(&run).starts_with("t-0: stopped by its failure: "), "{}", failed(&run));
+    let lanes = run.monitor.stats().lanes;
+    assert_eq!((lanes.restarting, lanes.stopped, lanes.draining), (0, 1, 1));
+    gate.cancel();
+    run.ended().await.0.unwrap();
+}

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use common::{secs, settle, tp};
+use common::{Running, secs, settle, tp};
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tramline_processor::{
-    CommitConfiguration, CommitError, CommitOffset, GroupMetadata, Handler, Lane, LaneOutcome, LaneStream,
-    PartitionedBuilder, PartitionedExt, RevocationHold, RunError, RunReport, Source, SourceBatch,
-    SourceEvent, SourceEvents, StopPolicy,
+    Backoff, CommitConfiguration, CommitError, CommitOffset, CommitPolicy, ErrorPolicy, GroupMetadata,
+    Handler, Lane, LaneCommitError, LaneOutcome, LaneState, LaneStream, Ordering as RecordOrder,
+    PartitionedBuilder, PartitionedExt, RevocationHold, RunError, Source, SourceBatch, SourceEvent,
+    SourceEvents, StopPolicy, StopReason, WaitingFor,
 };
 use tramline_wire::Record;
 
@@ -171,16 +171,12 @@ impl Pinned {
     }
 }
 
-type Task = JoinHandle<(Result<RunReport, RunError>, Script)>;
-
 fn for_each<H: Handler>(
     script: &Script,
     with: impl FnOnce(PartitionedBuilder<Script>) -> PartitionedBuilder<Script>,
     handler: H,
-) -> (CancellationToken, Task) {
-    let run = with(script.clone().partitioned()).build().unwrap();
-    let stop = CancellationToken::new();
-    (stop.clone(), tokio::spawn(run.for_each(stop.cancelled_owned(), handler)))
+) -> Running<Script, ()> {
+    Running::of(with(script.clone().partitioned()).build().unwrap(), (), handler)
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,12 +191,11 @@ async fn b040_b043_what_is_announced_during_a_poll_is_known_before_the_batch_of_
         send.send(record.offset()).unwrap();
         async { Ok::<_, String>(()) }
     };
-    let (stop, task) = for_each(&script, |b| b, handler);
+    let run = for_each(&script, |b| b, handler);
     for expected in 0..3 {
         assert_eq!(seen.recv().await, Some(expected));
     }
-    stop.cancel();
-    assert_eq!(task.await.unwrap().0.unwrap().stale_batches, 0);
+    assert_eq!(run.stop().await.0.unwrap().stale_batches, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,7 +207,7 @@ async fn a_batch_that_crosses_its_own_revocation_is_dropped_and_counted() {
         send.send(record.offset()).unwrap();
         async { Ok::<_, String>(()) }
     };
-    let (stop, task) = for_each(&script, |b| b, handler);
+    let run = for_each(&script, |b| b, handler);
     settle().await;
     script.act(Act::Event(SourceEvent::Revoked {
         partitions: vec![tp(0)],
@@ -221,8 +216,7 @@ async fn a_batch_that_crosses_its_own_revocation_is_dropped_and_counted() {
     }));
     script.batch(1, vec![record(0)]);
     settle().await;
-    stop.cancel();
-    assert_eq!(task.await.unwrap().0.unwrap().stale_batches, 1);
+    assert_eq!(run.stop().await.0.unwrap().stale_batches, 1);
     assert!(seen.try_recv().is_err());
 }
 
@@ -233,8 +227,8 @@ async fn an_offset_that_comes_again_or_goes_back_ends_the_run_and_what_came_befo
         script.assign(1);
         script.batch(1, vec![record(3), record(5)]);
         script.batch(1, vec![record(bad), record(6)]);
-        let (_stop, task) = for_each(&script, |b| b, |_: Record, _: Lane| async { Ok::<_, String>(()) });
-        let (result, script) = task.await.unwrap();
+        let run = for_each(&script, |b| b, |_: Record, _: Lane| async { Ok::<_, String>(()) });
+        let (result, script) = run.ended().await;
         let error = result.unwrap_err();
         let RunError::SourceContract { what, .. } = &error else { panic!("{error}") };
         assert!(what.starts_with(behind), "{what}");
@@ -249,8 +243,8 @@ async fn a_batch_nobody_announced_ends_the_run() {
     let script = Script::default();
     script.assign(1);
     script.act(Act::Batch(SourceBatch { topic_partition: tp(7), ..batch(2, vec![record(0)]) }));
-    let (_stop, task) = for_each(&script, |b| b, |_: Record, _: Lane| async { Ok::<_, String>(()) });
-    let error = task.await.unwrap().0.unwrap_err();
+    let run = for_each(&script, |b| b, |_: Record, _: Lane| async { Ok::<_, String>(()) });
+    let error = run.ended().await.0.unwrap_err();
     assert!(matches!(error, RunError::SourceContract { .. }), "{error}");
 }
 
@@ -268,14 +262,13 @@ async fn t230_key_value_and_headers_are_readable_across_awaits_and_gone_after_th
         assert_eq!(record.headers().next().unwrap().1, Some(header.as_bytes()));
         Ok::<_, String>(())
     };
-    let (stop, task) = for_each(&script, |b| b, handler);
+    let run = for_each(&script, |b| b, handler);
     for left in (0..20).rev() {
         tokio::time::sleep(secs(1)).await;
         settle().await;
         assert_eq!(pinned.count(), left, "each is released when its handler is done");
     }
-    stop.cancel();
-    task.await.unwrap().0.unwrap();
+    run.stop().await.0.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -296,9 +289,8 @@ async fn t105_t234_a_processor_holds_the_record_it_holds_and_no_other() {
             Ok::<_, String>(())
         }
     };
-    let run = script.clone().partitioned().build().unwrap();
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(run.lanes(stop.clone().cancelled_owned(), processor));
+    let run = script.clone().partitioned().build_lanes().unwrap();
+    let run = Running::of_lanes(run, (), processor);
     settle().await;
     for left in (1..=128).rev() {
         assert_eq!(pinned.count(), left);
@@ -306,8 +298,7 @@ async fn t105_t234_a_processor_holds_the_record_it_holds_and_no_other() {
         settle().await;
     }
     assert_eq!(pinned.count(), 0, "nobody holds what was dropped, completed or not");
-    stop.cancel();
-    let report = task.await.unwrap().0.unwrap();
+    let report = run.stop().await.0.unwrap();
     assert_eq!((report.records_abandoned, report.records_completed), (128, 0));
     assert!(script.0.committed.lock().unwrap().is_empty());
 }
@@ -319,8 +310,8 @@ async fn t231_after_a_failure_nothing_is_held() {
     script.batch(1, pinned.records(0..50));
     let handler =
         |record: Record, _: Lane| async move { if record.offset() == 7 { Err("no") } else { Ok(()) } };
-    let (_stop, task) = for_each(&script, |b| b, handler);
-    let (result, script) = task.await.unwrap();
+    let run = for_each(&script, |b| b, handler);
+    let (result, script) = run.ended().await;
     assert!(result.is_err());
     assert_eq!(pinned.count(), 0);
     assert_eq!(*script.0.sought.lock().unwrap(), [(0, 7)]);
@@ -343,7 +334,7 @@ async fn t232_t233_t235_what_is_queued_goes_at_once_with_a_loss_and_the_active_r
             }
         };
         let with = |b: PartitionedBuilder<Script>| b.stop(StopPolicy::Cancel, secs(30));
-        let (stop, task) = for_each(&script, with, handler);
+        let run = for_each(&script, with, handler);
         settle().await;
         assert_eq!(pinned.count(), 40);
         script.event(if lost {
@@ -360,8 +351,7 @@ async fn t232_t233_t235_what_is_queued_goes_at_once_with_a_loss_and_the_active_r
         gate.cancel();
         settle().await;
         assert_eq!(pinned.count(), 0);
-        stop.cancel();
-        task.await.unwrap().0.unwrap();
+        run.stop().await.0.unwrap();
     }
 }
 
@@ -380,7 +370,7 @@ async fn parked_batches_of_a_partition_that_leaves_again_are_not_kept() {
             Ok::<_, String>(())
         }
     };
-    let (stop, task) = for_each(&script, |b| b, handler);
+    let run = for_each(&script, |b| b, handler);
     settle().await;
     script.event(SourceEvent::Lost { partitions: vec![tp(0)] });
     script.assign(2);
@@ -392,7 +382,74 @@ async fn parked_batches_of_a_partition_that_leaves_again_are_not_kept() {
     settle().await;
     assert_eq!(pinned.count(), 1);
     gate.cancel();
-    stop.cancel();
-    assert_eq!(task.await.unwrap().0.unwrap().lanes_started, 1);
+    assert_eq!(run.stop().await.0.unwrap().lanes_started, 1);
     assert_eq!(pinned.count(), 0);
+}
+
+fn set_back() -> SourceEvent {
+    SourceEvent::SetBack { generation: 1, partitions: vec![tp(0)] }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_offsets_begin_anew_the_old_lane_commits_nothing_and_the_new_one_begins_after_its_end() {
+    let script = Script::default();
+    script.assign(1);
+    script.batch(1, (5..8).map(record).collect());
+    let (seen, gate) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
+    let (noted, held) = (Arc::clone(&seen), gate.clone());
+    let handler = move |record: Record, lane: Lane| {
+        let (seen, held) = (Arc::clone(&noted), held.clone());
+        async move {
+            seen.lock().unwrap().push(record.offset());
+            if record.offset() == 6 {
+                held.cancelled().await;
+                assert_eq!(lane.commit().await, Err(LaneCommitError::LaneClosed));
+            }
+            Ok::<_, String>(())
+        }
+    };
+    let run = for_each(&script, |b| b.commit(CommitPolicy::Periodic(secs(60))), handler);
+    settle().await;
+    script.event(set_back());
+    script.batch(1, vec![record(2), record(3)]);
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(*seen.lock().unwrap(), [5, 6], "its processor has not ended");
+    assert_eq!(run.monitor.snapshot()[0].state, LaneState::Cancelling);
+    gate.cancel();
+    settle().await;
+    assert_eq!(*seen.lock().unwrap(), [5, 6, 2, 3], "7 was dropped with the offsets it had");
+    let report = run.stop().await.0.unwrap();
+    let ends: Vec<_> = report.lanes.iter().map(|lane| (lane.reason, lane.frontier)).collect();
+    assert_eq!(ends, [(Some(StopReason::Lost), Some(7)), (Some(StopReason::Shutdown), Some(4))]);
+    assert_eq!(*script.0.committed.lock().unwrap(), [(1, 4)], "nothing of the old offsets");
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_offsets_begin_anew_what_a_failed_lane_had_completed_is_not_passed_over_by_the_next() {
+    let script = Script::default();
+    script.assign(1);
+    script.batch(1, (5..8).map(record).collect());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let handler = move |record: Record, _: Lane| {
+        let mut seen = noted.lock().unwrap();
+        seen.push(record.offset());
+        let fails = seen.len() == 1;
+        async move {
+            tokio::task::yield_now().await;
+            if fails { Err("no") } else { Ok(()) }
+        }
+    };
+    let with = |b: PartitionedBuilder<Script>| {
+        let again = ErrorPolicy::RestartLane(Backoff::every(secs(60)));
+        b.ordering(RecordOrder::Unordered).max_concurrent_handlers(3).on_error(again)
+    };
+    let run = for_each(&script, with, handler);
+    settle().await;
+    assert!(matches!(run.monitor.snapshot()[0].waiting_for, WaitingFor::Restart { .. }));
+    script.event(set_back());
+    script.batch(1, (5..8).map(record).collect());
+    settle().await;
+    assert_eq!(*seen.lock().unwrap(), [5, 6, 7, 5, 6, 7], "others, under the same offsets, and at once");
+    run.stop().await.0.unwrap();
 }

@@ -8,9 +8,8 @@ use std::sync::mpsc as blocking;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{for_each, run_on, tp};
+use common::{Running, for_each, run_on, tp};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 use tramline_processor::testing::{MemoryLog, MemorySource};
 use tramline_processor::{
     CommitPolicy, Delivered, Lane, LaneOutcome, LaneReport, LaneStream, PartitionedExt, RunError, StopPolicy,
@@ -67,14 +66,12 @@ async fn t097_t100_b019_completions_on_other_threads_race_with_commits_and_every
     let (source, control) = MemorySource::new(&log);
     control.assign(&[tp(0)]);
     let policy = CommitPolicy::Periodic(Duration::from_millis(1));
-    let run = source.partitioned().commit(policy).max_buffered_records(64).build().unwrap();
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(run.lanes(stop.clone().cancelled_owned(), processor));
+    let run = source.partitioned().commit(policy).max_buffered_records(64).build_lanes().unwrap();
+    let run = Running::of_lanes(run, control, processor);
     for _ in 0..RECORDS {
         tokio::time::timeout(PATIENCE, done.recv()).await.unwrap().unwrap();
     }
-    stop.cancel();
-    let report = task.await.unwrap().0.unwrap();
+    let report = run.stop().await.0.unwrap();
     assert_eq!((report.lanes[0].frontier, log.committed(&tp(0))), (Some(RECORDS), Some(RECORDS)));
     let commits = log.commits();
     assert!(commits.iter().all(|commit| commit.failure.is_none()));

@@ -370,7 +370,7 @@ async fn long_lived_processors_complete_out_of_order_and_end_with_their_partitio
             Ok::<_, String>(())
         }
     };
-    let run = consumer.partitioned().build().unwrap();
+    let run = consumer.partitioned().build_lanes().unwrap();
     let stop = CancellationToken::new();
     let task = tokio::spawn(run.lanes(stop.clone().cancelled_owned(), processor));
     soon(filled.recv()).await.unwrap();

@@ -39,7 +39,7 @@ pub async fn run(args: DemoMember, global: &Global, stop: Stop) -> Result<Outcom
         .partitioned()
         .commit(CommitPolicy::Periodic(Duration::from_secs(1)))
         .stop(StopPolicy::Drain, Duration::from_secs(20))
-        .build()
+        .build_lanes()
         .map_err(|error| anyhow!("{error}"))?;
     let member = Arc::new(Member { name: args.name, results: args.results, config, producer });
     let (result, consumer) = run

@@ -321,6 +321,12 @@ impl<B> Run<B> {
         self.end.stale_batches
     }
 
+    /// Whether the run was asked to end, or failed: no lane is started any more.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.phase != Phase::Running
+    }
+
     /// How many commits failed since the last one that worked.
     #[must_use]
     pub fn commit_failures_in_a_row(&self) -> u32 {

@@ -62,6 +62,13 @@ impl<S: Source, L: StartLane> Driver<'_, S, L> {
         lock(&self.shared.registry.absent).insert(partition.clone(), absent);
     }
 
+    /// Once the run stops, no partition waits for another lane.
+    pub(super) fn note_stopping(&self) {
+        if self.run.is_stopping() {
+            lock(&self.shared.registry.absent).values_mut().for_each(Absent::give_up);
+        }
+    }
+
     /// A lane of the partition is started; true when that is after a failure.
     pub(super) fn note_started(&self, lane: &LaneId) {
         let absent = lock(&self.shared.registry.absent).remove(&lane.topic_partition);

@@ -48,6 +48,11 @@ impl Absent {
         matches!(self.why, HeldBack::Restart { .. })
     }
 
+    /// The run stops: it gets no lane any more.
+    pub(crate) const fn give_up(&mut self) {
+        self.why = HeldBack::Stopped;
+    }
+
     pub(crate) fn snapshot(&self, now: Instant) -> LaneSnapshot {
         let error = self.error.clone();
         let due = self.at.unwrap_or(now).saturating_duration_since(now);

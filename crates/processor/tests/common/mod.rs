@@ -11,12 +11,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tramline_processor::testing::{MemoryControl, MemoryLog, MemorySource};
 use tramline_processor::{
-    BatchHandler, Handler, Lane, Monitor, Partitioned, PartitionedBuilder, PartitionedExt, Processor,
-    RunError, RunReport,
+    BatchHandler, Handler, Lane, Monitor, Partitioned, PartitionedBuilder, PartitionedExt, PartitionedLanes,
+    Processor, RunError, RunReport, Source, Values,
 };
 use tramline_wire::{Record, TopicPartition};
 
-pub type Ended = (Result<RunReport, RunError>, MemorySource);
+pub type Ended<S = MemorySource> = (Result<RunReport, RunError>, S);
 
 pub fn tp(partition: i32) -> TopicPartition {
     TopicPartition::new("t", partition)
@@ -28,12 +28,12 @@ pub async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// A run on its own task, and everything to command and watch it.
-pub struct Running {
-    pub control: MemoryControl,
+/// A run on its own task, and everything to command and watch it. Ends through the leak gate only.
+pub struct Running<S = MemorySource, C = MemoryControl> {
+    pub control: C,
     pub monitor: Monitor,
     stop: CancellationToken,
-    task: Option<JoinHandle<Ended>>,
+    task: Option<JoinHandle<Ended<S>>>,
 }
 
 pub fn secs(secs: u64) -> Duration {
@@ -87,28 +87,36 @@ pub fn lanes<P: Processor>(
     if !partitions.is_empty() {
         control.assign(&partitions);
     }
-    let run = with(source.partitioned()).build().unwrap();
-    let (monitor, stop) = (run.monitor(), CancellationToken::new());
-    let task = tokio::spawn(run.lanes(stop.clone().cancelled_owned(), processor));
-    Running { control, monitor, stop, task: Some(task) }
+    Running::of_lanes(with(source.partitioned()).build_lanes().unwrap(), control, processor)
 }
 
-impl Running {
+impl<S: Source, C> Running<S, C> {
     /// Starts a checked run of `handler`.
-    pub fn of<H: Handler>(run: Partitioned<MemorySource>, control: MemoryControl, handler: H) -> Self {
+    pub fn of<V: Values, H: Handler<V::Given>>(run: Partitioned<S, V>, control: C, handler: H) -> Self {
         let (monitor, stop) = (run.monitor(), CancellationToken::new());
         let task = tokio::spawn(run.for_each(stop.clone().cancelled_owned(), handler));
         Self { control, monitor, stop, task: Some(task) }
     }
 
     /// As [`of`](Self::of), with a handler of batches.
-    pub fn of_batches<H: BatchHandler>(
-        run: Partitioned<MemorySource>,
-        control: MemoryControl,
+    pub fn of_batches<V: Values, H: BatchHandler<V::Given>>(
+        run: Partitioned<S, V>,
+        control: C,
         handler: H,
     ) -> Self {
         let (monitor, stop) = (run.monitor(), CancellationToken::new());
         let task = tokio::spawn(run.for_each_batch(stop.clone().cancelled_owned(), handler));
+        Self { control, monitor, stop, task: Some(task) }
+    }
+
+    /// As [`of`](Self::of), with a processor of whole lanes.
+    pub fn of_lanes<V: Values, P: Processor<V::Stream>>(
+        run: PartitionedLanes<S, V>,
+        control: C,
+        processor: P,
+    ) -> Self {
+        let (monitor, stop) = (run.monitor(), CancellationToken::new());
+        let task = tokio::spawn(run.lanes(stop.clone().cancelled_owned(), processor));
         Self { control, monitor, stop, task: Some(task) }
     }
 
@@ -121,7 +129,7 @@ impl Running {
     }
 
     /// The end of the run, after which nothing of it may be left.
-    pub async fn ended(mut self) -> Ended {
+    pub async fn ended(mut self) -> Ended<S> {
         let ended = self.task.take().unwrap().await.unwrap();
         let undroppable = match &ended.0 {
             Err(RunError::StopTimeout { still_running, .. }) => still_running.len(),
@@ -131,7 +139,7 @@ impl Running {
         ended
     }
 
-    pub async fn stop(self) -> Ended {
+    pub async fn stop(self) -> Ended<S> {
         self.stop.cancel();
         self.ended().await
     }
@@ -146,7 +154,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl<S, C> Drop for Running<S, C> {
     fn drop(&mut self) {
         assert!(
             self.task.is_none() || std::thread::panicking(),

@@ -61,6 +61,7 @@ impl<B> Run<B> {
     pub fn held_back(&self, partition: &TopicPartition) -> Option<HeldBack> {
         let failures = &self.partitions.get(partition)?.failures;
         match failures.restart {
+            Some(_) if self.is_stopping() => Some(HeldBack::Stopped),
             Some((at, _)) => Some(HeldBack::Restart { at, failures: failures.in_a_row }),
             None => failures.halted.then_some(HeldBack::Stopped),
         }

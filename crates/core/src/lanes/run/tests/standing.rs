@@ -74,9 +74,11 @@ fn a_stopping_run_waits_for_no_restart_and_no_blocked_partition() {
     world.end_lane(lane, LaneOutcome::Failed);
     world.run.handle_fetch_blocked(world.now, &other);
     world.settle();
+    assert!(matches!(world.run.held_back(&tp), Some(HeldBack::Restart { .. })) && !world.run.is_stopping());
     world.run.handle_shutdown(world.now);
     world.run.handle_fetch_blocked(world.now, &other);
     world.settle();
+    assert_eq!((world.run.held_back(&tp), world.run.is_stopping()), (Some(HeldBack::Stopped), true));
     assert_eq!(world.run.next_timeout(), Some(world.now + config().stop_timeout));
     world.advance(Duration::from_secs(10));
     assert_eq!(world.live(), [standing], "nothing is started any more");
