@@ -8,8 +8,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use common::{Stand, assigned, soon, tp, unique};
+use tramline::broker::BrokerConfig;
 use tramline::client::{
-    BuildConsumerError, CommitMode, Consumer, Event, OffsetAndMetadata, StartOffset, StoreOffsetError,
+    BuildConsumerError, CommitMode, Consumer, Event, NewTopic, OffsetAndMetadata, OffsetReset, StartOffset,
+    StoreOffsetError,
 };
 use tramline::processor::{CommitPolicy, ConfigErrorKind, Lane, PartitionedExt};
 use tramline::wire::Record;
@@ -234,5 +236,40 @@ async fn t020_t021_t022_t023_t024_the_guard_follows_the_whole_table_on_our_consu
         .for_each(std::future::ready(()), |_: Record, _: Lane| async { Ok::<(), std::io::Error>(()) })
         .await;
     result.unwrap();
+    stand.close().await;
+}
+
+/// The interval is never over, so that the close alone commits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_stored_before_a_topic_was_made_again_is_not_committed_to_the_new_one() {
+    let stand = Stand::embedded(BrokerConfig::new()).await;
+    for stores_again in [false, true] {
+        let (topic, group) = (stand.topic(1).await, unique("group"));
+        stand.produce(&topic, 0, 0..10).await;
+        let client = stand.client().metadata_max_age(SOON);
+        let builder = Consumer::builder(client).group(&*group).commit_mode(auto(NEVER, false));
+        let start = [(tp(&topic, 0), StartOffset::Earliest)];
+        let builder = builder.offset_reset(OffsetReset::Earliest).fetch_max_wait(SOON).assign(start);
+        let consumer = builder.build().await.unwrap();
+        for _ in 0..10 {
+            soon(consumer.recv()).await.unwrap();
+        }
+        consumer.store_offset(&tp(&topic, 0), OffsetAndMetadata::new(8)).unwrap();
+        let admin = stand.admin();
+        soon(admin.delete_topics([topic.as_str()])).await.unwrap();
+        let made = soon(admin.create_topics([NewTopic::new(&topic, 1)])).await.unwrap();
+        made[&topic].as_ref().unwrap();
+        stand.produce(&topic, 0, 0..3).await;
+        for expected in 0..3 {
+            assert_eq!(soon(consumer.recv()).await.unwrap().offset(), expected);
+        }
+        if stores_again {
+            consumer.store_offset(&tp(&topic, 0), OffsetAndMetadata::new(2)).unwrap();
+        }
+        soon(consumer.close()).await;
+        let later = stand.member(&topic, &group).build().await.unwrap();
+        assert_eq!(committed(&later, &topic, 0).await, stores_again.then_some(2));
+        soon(later.close()).await;
+    }
     stand.close().await;
 }

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
@@ -13,6 +14,9 @@ const PACKAGE: &str = "crates/tramline";
 
 /// What `tests/common` prints for each test that uses the given cluster.
 const MARK: &str = "on the given cluster: ";
+
+/// The adapter of rdkafka, whose transaction needs a cluster that has them.
+const ADAPTER: &str = "adapters/rdkafka";
 
 /// Runs them on the broker at `address`; the number of tests that used it.
 ///
@@ -32,6 +36,7 @@ pub fn run(root: &Path, address: &str) -> Result<usize> {
         ensure!(output.status.success(), "on Apache Kafka:\n{said}");
         used.extend(on_the_cluster(&said));
     }
+    transaction(root, &cargo, address)?;
     let demo = Command::new(cargo)
         .args(["run", "--quiet", "--package", "tramline-cli", "--", "demo", "--brokers", address])
         .current_dir(root)
@@ -40,6 +45,27 @@ pub fn run(root: &Path, address: &str) -> Result<usize> {
     ensure!(demo.success(), "the demo on Apache Kafka: {demo}");
     ensure!(!used.is_empty(), "no test used the given cluster");
     Ok(used.len())
+}
+
+/// Lanes over rdkafka's consumer, with outputs and offsets in transactions of its producer. Not counted among the tests of
+/// the package, since it is built outside the workspace, and only where librdkafka can be.
+fn transaction(root: &Path, cargo: &OsStr, address: &str) -> Result<()> {
+    if let Some(missing) = ["cc", "make"].into_iter().find(|tool| !super::installed(tool)) {
+        println!("skipped: no {missing} (the transaction of {ADAPTER})");
+        return Ok(());
+    }
+    let begun = Instant::now();
+    let output = Command::new(cargo)
+        .args(["test", "--quiet", "--test", "transaction", "--", "--show-output"])
+        .env("TRAMLINE_TEST_BROKERS", address)
+        .current_dir(root.join(ADAPTER))
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && !said.contains("skipped:"), "{ADAPTER} on Apache Kafka:\n{said}");
+    println!("the transaction of {ADAPTER} was built and run in {} s", begun.elapsed().as_secs());
+    Ok(())
 }
 
 /// The built test programs of the package, one for each file.

@@ -6,10 +6,10 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use indicatif::{HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressStyle};
 use tokio::time::{MissedTickBehavior, interval};
 use tramline::client::Consumer;
-use tramline::processor::{LaneSnapshot, Monitor, WaitingFor};
+use tramline::processor::{LaneSnapshot, Monitor};
 use tramline::wire::TopicPartition;
 
 use crate::child::Paper;
@@ -109,22 +109,6 @@ fn text(lane: &LaneSnapshot, behind: Option<i64>) -> String {
     if let Some(behind) = behind.and_then(|behind| u64::try_from(behind).ok()) {
         text += &format!("  {} behind", HumanCount(behind));
     }
-    text + "  " + &reason(&lane.waiting_for)
-}
-
-fn reason(waiting_for: &WaitingFor) -> String {
-    match waiting_for {
-        WaitingFor::Records => "waits for records".to_owned(),
-        WaitingFor::Handler { offset, since } => format!("{offset} runs for {}", HumanDuration(*since)),
-        WaitingFor::Full { offset: Some(offset), since } => {
-            format!("full behind {offset}, which runs for {}", HumanDuration(*since))
-        }
-        WaitingFor::Full { offset: None, .. } => "full".to_owned(),
-        WaitingFor::Commit { failures, error } => format!("commit failed {failures} times: {error}"),
-        WaitingFor::Stopping { offset: Some(offset), since, .. } => {
-            format!("stops; {offset} still runs, asked {} ago", HumanDuration(*since))
-        }
-        WaitingFor::Stopping { .. } => "stops".to_owned(),
-        other => format!("{other:?}"),
-    }
+    // What a command or a broker said may have lines; the lane has one.
+    text + "  " + &lane.waiting_for.to_string().replace(char::is_control, " ")
 }

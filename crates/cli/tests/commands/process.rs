@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
+use tramline::wire::{BatchBuilder, Compression, set_base_offset_and_epoch};
 
 use crate::Shell;
 use crate::common::signal;
@@ -238,6 +239,52 @@ fn the_ends_are_those_of_the_start_and_an_empty_topic_has_none() {
     assert_eq!(job.run(&["-e"], "echo x >> later").code, 0);
     assert_eq!(std::fs::read_to_string(job.path("later")).unwrap(), "x\n".repeat(4));
     assert_eq!(job.run(&["-e"], "exit 1").code, 0, "nothing is left");
+}
+
+/// Writes the end of a transaction behind what the log of a partition has, as a broker with transactions would.
+fn append_marker(log: &Path, offset: i64) {
+    let mut builder = BatchBuilder::new(Compression::None);
+    builder.producer(7, 0, -1).transactional(true).control(true);
+    // Version 0, a commit; version 0, coordinator epoch 0.
+    builder.append(0, Some(&[0, 0, 0, 1]), Some(&[0; 6]), &[]).unwrap();
+    let mut marker = builder.build().to_vec();
+    set_base_offset_and_epoch(&mut marker, offset, 0);
+    let mut bytes = std::fs::read(log).unwrap();
+    let mut end = 0;
+    while let Some(length) = bytes.get(end + 8..end + 12) {
+        match u32::from_be_bytes(length.try_into().unwrap()) {
+            0 => break,
+            length => end += 12 + length as usize,
+        }
+    }
+    bytes.resize(bytes.len().max(end + marker.len()), 0);
+    bytes[end..end + marker.len()].copy_from_slice(&marker);
+    std::fs::write(log, bytes).unwrap();
+}
+
+#[test]
+fn a_topic_that_ends_with_markers_is_done_when_they_are_passed() {
+    let mut job = Job::new("2");
+    // Both records are in one partition, and each partition ends with two markers.
+    job.shell.produce(&["t", "-k", ":"], b"a:1\na:2\n");
+    let killed = job.shell.kill();
+    let logs = [0, 1].map(|p| job.shell.folder().join(format!("data/t-{p}/00000000000000000000.log")));
+    let ends = logs.map(|log| {
+        let first = if std::fs::read(&log).unwrap().iter().any(|byte| *byte != 0) { 2 } else { 0 };
+        append_marker(&log, first);
+        append_marker(&log, first + 1);
+        Some(first + 2)
+    });
+    job.shell.is_back(killed.restart());
+    let mut sorted = ends;
+    sorted.sort_unstable();
+    assert_eq!(sorted, [Some(2), Some(4)], "one partition has records");
+    let ended = job.run(&["-e", "--json"], "cat >> seen; echo >> seen");
+    assert_eq!((ended.code, job.seen()), (0, vec!["1".to_owned(), "2".to_owned()]), "{}", ended.err);
+    assert_eq!(job.committed(), ends, "also what follows the last record, so that nothing is left to read");
+    let again = job.run(&["-e", "--json"], "cat >> seen");
+    let end = json!({"reason": "end", "completed": 0, "retries": 0, "dead_lettered": 0, "error": null});
+    assert_eq!((again.code, events(&again, "end")), (0, vec![end]), "{}", again.err);
 }
 
 #[test]
