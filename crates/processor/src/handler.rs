@@ -10,8 +10,9 @@ use crate::lane::{Lane, LaneStream};
 /// Processes one record at a time.
 ///
 /// `Ok` completes the record: what the handler did must be durable by then, since the record's offset may be
-/// committed at once. `Err` goes to the run's error policy and leaves the record unfinished. A handler that is
-/// dropped at an await (see [`stop`](crate::PartitionedBuilder::stop)) leaves it unfinished too.
+/// committed at once. `Err` goes to the run's error policy and leaves the record unfinished; but no policy is asked
+/// once a lane that is still ours was told to hurry ([`Lane::stopping`]): then `Err` says that the record was given
+/// up, and it comes again. A handler that is dropped at an await (see [`stop`](crate::PartitionedBuilder::stop)) leaves it unfinished too.
 ///
 /// Any `Fn(Record, Lane) -> impl Future<Output = Result<(), E>>` is a handler; with
 /// [`decode`](crate::PartitionedBuilder::decode) any `Fn(Decoded<T>, Lane)`.
@@ -38,7 +39,8 @@ where
 
 /// Processes a whole lane: takes its records, completes them, and returns when the lane ends.
 ///
-/// Returning while the partition is still assigned is a failure, also with `Ok`.
+/// Returning while the partition is still assigned is a failure, also with `Ok`. An `Err` after the lane was told to
+/// hurry ([`Lane::stopping`](crate::Lane::stopping)) is none: what was not done comes again.
 ///
 /// Any `Fn(LaneStream) -> impl Future<Output = Result<(), E>>` is a processor; with
 /// [`decode`](crate::PartitionedBuilder::decode) any `Fn(DecodedStream<T>)`.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tramline_core::lanes::{self, Budget, LaneId, LaneNumber, Pull, StopReason, Ticket, Work};
+use tramline_core::lanes::{self, Budget, LaneId, LaneNumber, LaneState, Pull, StopReason, Ticket, Work};
 use tramline_wire::{Record, TopicPartition};
 
 use crate::driver::LaneFailure;
@@ -196,6 +196,14 @@ impl LaneShared {
         }
     }
 
+    /// Whether what still runs was told to hurry, while the partition is ours: an error that a handler answers
+    /// with may be nothing but that.
+    pub(crate) fn is_cut_short(&self) -> bool {
+        let cell = self.cell();
+        cell.lane.state() == LaneState::Cancelling
+            && matches!(cell.lane.stop_reason(), Some(StopReason::Revoke | StopReason::Shutdown))
+    }
+
     /// Says that the lane has room again.
     pub(crate) fn signal_room(&self) {
         // The coordinator is gone only when the run is over, and then nobody is paused.
@@ -335,7 +343,8 @@ impl Lane {
     }
 
     /// Waits until the lane's work is to be given up soon: it was cancelled, the partition was lost, or the
-    /// time to drain is over. A draining lane is not hurried. Cancel-safe.
+    /// time to drain is over. A draining lane is not hurried. A handler that then returns an error has given its
+    /// record up: it stays unfinished and comes again. Cancel-safe.
     pub async fn stopping(&self) {
         self.shared.hurry.cancelled().await;
     }

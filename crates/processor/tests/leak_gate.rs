@@ -34,7 +34,7 @@ fn runs_in(text: &str) -> usize {
         let call = format!(".{form}(");
         text.match_indices(&call).filter(|(at, _)| takes_two(&text[at + call.len()..])).count()
     };
-    FORMS.iter().map(|form| of(&form)).sum()
+    FORMS.iter().map(of).sum()
 }
 
 #[test]

@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use common::{Probe, for_each, lanes, run_on, secs, settle, tp};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tramline_processor::testing::{MemoryLog, MemorySource};
 use tramline_processor::{
-    Backoff, ErrorPolicy, Lane, LaneStream, Retry, RunEndReason, RunError, StopPolicy, StopReason, WaitingFor,
+    Backoff, DeadLetter, DeadLetters, ErrorPolicy, Lane, LaneStream, Ordering as RecordOrder, Park,
+    PartitionedBuilder, Retry, RunEndReason, RunError, StopPolicy, StopReason, WaitingFor,
 };
 use tramline_wire::Record;
 
@@ -442,4 +444,88 @@ async fn a_lane_tells_why_it_stops() {
     assert_eq!(ended.recv().await, Some((2, Some(StopReason::Shutdown), false)));
     let told: Vec<_> = report.lanes.iter().map(|lane| lane.reason).collect();
     assert_eq!(told, [Some(StopReason::Revoke), Some(StopReason::Lost), Some(StopReason::Shutdown)]);
+}
+
+/// Works until it is told to hurry, and gives up then.
+async fn gives_up(record: Record, lane: Lane) -> Result<(), &'static str> {
+    if record.offset() > 0 {
+        lane.stopping().await;
+        return Err("interrupted");
+    }
+    Ok(())
+}
+
+#[derive(Clone)]
+struct NoLetters;
+
+impl DeadLetters for NoLetters {
+    type Error = String;
+
+    async fn write(&self, letter: DeadLetter) -> Result<(), String> {
+        panic!("a letter for {}", letter.record.offset())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_handler_gives_up_when_it_is_hurried_is_no_failure_under_any_policy_and_comes_again() {
+    let again = Backoff::every(secs(1));
+    for policy in [
+        ErrorPolicy::StopRun,
+        ErrorPolicy::StopPartition,
+        ErrorPolicy::RestartLane(again),
+        ErrorPolicy::Skip,
+        ErrorPolicy::dead_letter(NoLetters),
+        Retry::new(3, again).then(ErrorPolicy::Skip),
+        Park::new().into(),
+    ] {
+        for ordering in [RecordOrder::Partition, RecordOrder::Key] {
+            let log = MemoryLog::new();
+            log.produce_many(&tp(0), 3);
+            log.produce_many(&tp(1), 1);
+            let with = |b: PartitionedBuilder<MemorySource>| {
+                b.ordering(ordering).on_error(policy.clone()).stop(StopPolicy::Cancel, secs(30))
+            };
+            let run = for_each(&log, &[0, 1], with, gives_up);
+            settle().await;
+            assert!(run.control.revoke(&[tp(0)]).released().await);
+            settle().await;
+            assert_eq!(log.committed(&tp(0)), Some(1), "{policy:?}: 1 was given up");
+            log.produce_many(&tp(1), 1);
+            settle().await;
+            let report = run.stop().await.0.unwrap_or_else(|error| panic!("{policy:?}: {error}"));
+            let counts = (report.records_skipped, report.records_dead_lettered, report.lane_failures);
+            assert_eq!(counts, (0, 0, 0), "{policy:?}");
+            assert_eq!((log.committed(&tp(0)), log.committed(&tp(1))), (Some(1), Some(1)));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_processor_that_gives_up_when_it_is_hurried_has_not_failed_and_one_that_drains_has() {
+    for (policy, fails) in [(StopPolicy::Cancel, false), (StopPolicy::Drain, true)] {
+        let log = MemoryLog::new();
+        log.produce_many(&tp(0), 2);
+        let gate = CancellationToken::new();
+        let open = gate.clone();
+        let processor = move |mut lane: LaneStream| {
+            let open = open.clone();
+            async move {
+                if let Some(record) = lane.next().await {
+                    record.done();
+                }
+                tokio::select! {
+                    () = lane.stopping() => {}
+                    () = open.cancelled() => {}
+                }
+                Err::<(), _>("interrupted")
+            }
+        };
+        let run = lanes(&log, &[0], |b| b.stop(policy, secs(30)), processor);
+        settle().await;
+        run.ask_to_stop();
+        settle().await;
+        gate.cancel();
+        let result = run.ended().await.0;
+        assert_eq!((result.is_err(), log.committed(&tp(0))), (fails, Some(1)), "{policy:?}: {result:?}");
+    }
 }

@@ -121,6 +121,10 @@ impl<V: Values> Engine<'_, V> {
             tracing::warn!(%lane, offset, attempts, error = text, "a handler failed beside the first one");
             return Verdict::GiveUp;
         }
+        if matches!(failure, LaneFailure::Handler { .. }) && self.lane.is_cut_short() {
+            tracing::warn!(%lane, offset, error = text, "given up, since the lane stops at once");
+            return Verdict::GiveUp;
+        }
         let pointless = matches!(failure, LaneFailure::Undecodable { .. });
         let (random, full) = (self.jitter.draw(), self.dispatcher.parking_is_full());
         match self.plan.policy.decide(job.tries, random, pointless, full) {

@@ -13,6 +13,7 @@ use super::outcome::LaneFailure;
 use crate::batch::BatchHandler;
 use crate::decode::Values;
 use crate::dispatch::{EachBatch, EachRecord, Plan, dispatch};
+use crate::error::BoxError;
 use crate::handler::{Handler, Processor};
 use crate::lane::{Lane, LaneShared, LaneStream};
 use crate::spans;
@@ -102,6 +103,11 @@ async fn one_by_one<V: Values, H: Handler<V::Given>>(
         };
         match result {
             Ok(()) => done = Some(ticket),
+            Err(error) if lane.is_cut_short() => {
+                let error: BoxError = error.into();
+                tracing::warn!(lane = %lane.id, offset, %error, "given up, since the lane stops at once");
+                return Ok(());
+            }
             Err(error) => {
                 return Err(LaneFailure::Handler { offset: Some(offset), error: error.into() });
             }
@@ -143,10 +149,16 @@ impl<V: Values, P: Processor<V::Stream>> StartLane for Lanes<P, V> {
     }
 
     fn start(&self, lane: Arc<LaneShared>) -> impl Future<Output = Result<(), LaneFailure>> + Send + 'static {
-        let (processor, stream) = (Arc::clone(&self.processor), self.values.stream(LaneStream::new(lane)));
+        let processor = Arc::clone(&self.processor);
+        let stream = self.values.stream(LaneStream::new(Arc::clone(&lane)));
         async move {
-            let processed = processor.process(stream).await;
-            processed.map_err(|error| LaneFailure::Handler { offset: None, error: error.into() })
+            let Err(error) = processor.process(stream).await else { return Ok(()) };
+            let error: BoxError = error.into();
+            if lane.is_cut_short() {
+                tracing::warn!(lane = %lane.id, %error, "given up, since the lane stops at once");
+                return Ok(());
+            }
+            Err(LaneFailure::Handler { offset: None, error })
         }
     }
 }
