@@ -57,7 +57,8 @@ macro_rules! both_codecs {
 }
 
 both_codecs! {
-    AlterConfigsRequest AlterConfigsResponse ApiVersionsRequest ApiVersionsResponse
+    AlterConfigsRequest AlterConfigsResponse AlterPartitionReassignmentsRequest
+    AlterPartitionReassignmentsResponse ApiVersionsRequest ApiVersionsResponse
     ConsumerProtocolAssignment ConsumerProtocolSubscription CreateAclsRequest CreateAclsResponse
     CreatePartitionsRequest CreatePartitionsResponse CreateTopicsRequest CreateTopicsResponse
     DeleteAclsRequest DeleteAclsResponse DeleteGroupsRequest DeleteGroupsResponse DeleteRecordsRequest
@@ -65,17 +66,19 @@ both_codecs! {
     DescribeAclsResponse DescribeClientQuotasRequest DescribeClientQuotasResponse DescribeClusterRequest
     DescribeClusterResponse DescribeConfigsRequest DescribeConfigsResponse DescribeGroupsRequest
     DescribeGroupsResponse DescribeLogDirsRequest DescribeLogDirsResponse DescribeProducersRequest
-    DescribeProducersResponse DescribeTopicPartitionsRequest DescribeTopicPartitionsResponse
-    ElectLeadersRequest ElectLeadersResponse FetchRequest FetchResponse FindCoordinatorRequest
-    FindCoordinatorResponse HeartbeatRequest HeartbeatResponse IncrementalAlterConfigsRequest
-    IncrementalAlterConfigsResponse InitProducerIdRequest InitProducerIdResponse JoinGroupRequest
-    JoinGroupResponse LeaveGroupRequest LeaveGroupResponse ListConfigResourcesRequest
-    ListConfigResourcesResponse ListGroupsRequest ListGroupsResponse ListOffsetsRequest
-    ListOffsetsResponse ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse
-    MetadataRequest MetadataResponse OffsetCommitRequest OffsetCommitResponse OffsetDeleteRequest
-    OffsetDeleteResponse OffsetFetchRequest OffsetFetchResponse OffsetForLeaderEpochRequest
-    OffsetForLeaderEpochResponse ProduceRequest ProduceResponse RequestHeader ResponseHeader
-    SyncGroupRequest SyncGroupResponse
+    DescribeProducersResponse DescribeQuorumRequest DescribeQuorumResponse
+    DescribeTopicPartitionsRequest DescribeTopicPartitionsResponse DescribeTransactionsRequest
+    DescribeTransactionsResponse DescribeUserScramCredentialsRequest
+    DescribeUserScramCredentialsResponse ElectLeadersRequest ElectLeadersResponse FetchRequest
+    FetchResponse FindCoordinatorRequest FindCoordinatorResponse HeartbeatRequest HeartbeatResponse
+    IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse InitProducerIdRequest
+    InitProducerIdResponse JoinGroupRequest JoinGroupResponse LeaveGroupRequest LeaveGroupResponse
+    ListConfigResourcesRequest ListConfigResourcesResponse ListGroupsRequest ListGroupsResponse
+    ListOffsetsRequest ListOffsetsResponse ListPartitionReassignmentsRequest
+    ListPartitionReassignmentsResponse ListTransactionsRequest ListTransactionsResponse MetadataRequest
+    MetadataResponse OffsetCommitRequest OffsetCommitResponse OffsetDeleteRequest OffsetDeleteResponse
+    OffsetFetchRequest OffsetFetchResponse OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse
+    ProduceRequest ProduceResponse RequestHeader ResponseHeader SyncGroupRequest SyncGroupResponse
 }
 
 #[test]
