@@ -258,7 +258,7 @@ async fn what_was_stored_before_a_topic_was_made_again_is_not_committed_to_the_n
         let admin = stand.admin();
         soon(admin.delete_topics([topic.as_str()])).await.unwrap();
         let made = soon(admin.create_topics([NewTopic::new(&topic, 1)])).await.unwrap();
-        made[&topic].as_ref().unwrap();
+        made[topic.as_str()].as_ref().unwrap();
         stand.produce(&topic, 0, 0..3).await;
         for expected in 0..3 {
             assert_eq!(soon(consumer.recv()).await.unwrap().offset(), expected);
