@@ -118,7 +118,7 @@ impl DeadLetters for Shelf {
         tokio::time::sleep(Duration::from_millis(2)).await;
         let oracle = &mut *self.oracle.lock().unwrap();
         oracle.letters += 1;
-        if self.refuses && oracle.letters % 4 == 0 {
+        if self.refuses && oracle.letters.is_multiple_of(4) {
             return Err("no room".to_owned());
         }
         oracle.settle(letter.record.partition(), letter.record.offset());
