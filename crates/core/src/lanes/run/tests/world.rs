@@ -206,19 +206,7 @@ impl World {
                 assert!(self.in_flight.is_none(), "one request at a time");
                 assert!(!request.offsets.is_empty());
                 for (id, progress) in &request.offsets {
-                    let frontier = progress.frontier;
-                    assert!(self.is_ours(&id.topic_partition, id.generation), "commit for {id}, not ours");
-                    let lanes = || self.lanes.values().filter(|lane| lane.id == *id);
-                    let reached = lanes().filter_map(|lane| lane.lane.progress());
-                    let reached = reached.map(|at| at.frontier.offset).max();
-                    assert!(reached >= Some(frontier.offset), "above the frontier");
-                    let undone = self.first_undone(&id.topic_partition);
-                    assert!(undone.is_none_or(|undone| frontier.offset <= undone), "over {undone:?}");
-                    let news = |lane: &LiveLane| {
-                        frontier.offset > lane.committed
-                            || (frontier.offset == lane.committed && progress.done != lane.done)
-                    };
-                    assert!(lanes().all(news), "twice or backwards");
+                    self.check_commit(id, progress);
                 }
                 self.requests += 1;
                 self.in_flight = Some(request);
@@ -254,6 +242,22 @@ impl World {
 }
 
 impl World {
+    fn check_commit(&self, id: &LaneId, progress: &Progress) {
+        let frontier = progress.frontier;
+        assert!(self.is_ours(&id.topic_partition, id.generation), "commit for {id}, not ours");
+        let lanes = || self.lanes.values().filter(|lane| lane.id == *id);
+        let reached = lanes().filter_map(|lane| lane.lane.progress());
+        let reached = reached.map(|at| at.frontier.offset).max();
+        assert!(reached >= Some(frontier.offset), "above the frontier");
+        let undone = self.first_undone(&id.topic_partition);
+        assert!(undone.is_none_or(|undone| frontier.offset <= undone), "over {undone:?}");
+        let news = |lane: &LiveLane| {
+            frontier.offset > lane.committed
+                || (frontier.offset == lane.committed && progress.done != lane.done)
+        };
+        assert!(lanes().all(news), "twice or backwards");
+    }
+
     fn set_paused(&mut self, tp: &TopicPartition, paused: bool) {
         if let Some(owned) = self.owned.get_mut(tp) {
             assert_ne!(owned.2, paused, "{tp} toggled without a change");
