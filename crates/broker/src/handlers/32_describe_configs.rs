@@ -37,10 +37,11 @@ async fn handle(
     context: Context,
     request: DescribeConfigsRequest,
 ) -> Result<DescribeConfigsResponse, String> {
-    // Each once: a row of a few bytes is answered with hundreds.
+    // Each once with all of its settings, and once with some: a row of a few bytes is answered with hundreds.
     let mut seen = HashSet::new();
     let once = |resource: &&DescribeConfigsResource| {
-        seen.insert((resource.resource_type, resource.resource_name.clone()))
+        let all = resource.configuration_keys.is_none();
+        seen.insert((resource.resource_type, resource.resource_name.clone(), all))
     };
     let resources = request.resources.iter().filter(once);
     let results = resources.map(|resource| describe(&context.node, resource, &request)).collect();
